@@ -1,0 +1,382 @@
+//! The reference store: everything under one lock, in memory.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+
+use crate::{
+    Applied, By, Call, ClaimRequest, Claimed, Clock, Counts, Created, Entry, Event, Filter, Head, Held, Hint,
+    HintSender, Hints, IdempotencyKey, Inspect, JournalPage, Known, LeaseRequest, ListPage, NewTask, Owner,
+    Renewal, StepKey, Store, StoreClock, StoreError, Swept, Task, TaskId, Timestamp, ToolVersion, Verdict,
+    WorkerId,
+};
+
+/// A store that keeps tasks in memory: the contract in its plainest form, and what tests and simulations run on.
+///
+/// It is as durable as its process; clones share their tasks.
+///
+/// ```
+/// use outlast_core::*;
+/// # futures::executor::block_on(async {
+/// let clock = ManualClock::new(Timestamp::from_millis(0));
+/// let store = MemoryStore::new(clock);
+/// let new = NewTask::new(TaskId::from_bytes([1; 16]), Owner::anonymous(), Spec::new("t"), Call::new(Payload::null()));
+/// let Created::Created { task, .. } = store.create(new, None).await? else { panic!("it is new") };
+/// assert_eq!(store.get(task.id).await?, Some(task));
+/// # Ok::<(), StoreError>(()) }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct MemoryStore {
+    inner: Arc<Mutex<Inner>>,
+    clock: Arc<dyn Clock>,
+    hints: HintSender,
+}
+
+struct Inner {
+    time: StoreClock,
+    tasks: BTreeMap<TaskId, Row>,
+    keys: HashMap<(Owner, Arc<str>), KeyRow>,
+    /// The owner that was served last, so that the next claim goes on behind it.
+    last_served: Option<Owner>,
+    created: u64,
+}
+
+struct Row {
+    task: Task,
+    call: Call,
+    journal: Vec<Entry>,
+    known: HashMap<StepKey, Known>,
+    key: Option<Arc<str>>,
+    /// Its place in the order of creation.
+    number: u64,
+}
+
+struct KeyRow {
+    request: [u8; 32],
+    task: TaskId,
+    /// When the key is forgotten; never while its task exists.
+    until: Option<Timestamp>,
+}
+
+impl MemoryStore {
+    /// An empty store on this clock.
+    #[must_use]
+    pub fn new(clock: impl Clock) -> Self {
+        let inner = Inner {
+            time: StoreClock::new(Timestamp::default()),
+            tasks: BTreeMap::new(),
+            keys: HashMap::new(),
+            last_served: None,
+            created: 0,
+        };
+        Self { inner: Arc::new(Mutex::new(inner)), clock: Arc::new(clock), hints: HintSender::new(4_096) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic in another holder leaves whole rows: each is replaced at once.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn write(&mut self, task: Task, entries: Vec<Entry>) {
+        let Some(row) = self.tasks.get_mut(&task.id) else { return };
+        for entry in entries {
+            if let Some(key) = entry.key.clone().filter(|_| entry.kind.opens_key()) {
+                row.known.insert(key, Known { kind: entry.kind, body: entry.body.clone() });
+            }
+            row.journal.push(entry);
+        }
+        row.task = task;
+    }
+
+    fn apply(&mut self, id: TaskId, by: &By, events: &[Event], now: Timestamp) -> Applied {
+        let Some(row) = self.tasks.get(&id) else { return Applied::NotFound };
+        let known = |key: &StepKey| Ok::<_, std::convert::Infallible>(row.known.get(key).cloned());
+        let Ok(verdict) = row.task.decide(by, events, now, known);
+        match verdict {
+            Verdict::Write(decision) => {
+                self.write(decision.task.clone(), decision.entries);
+                Applied::Applied(decision.task)
+            }
+            Verdict::Absorbed => Applied::Absorbed(row.task.clone()),
+            Verdict::NotFound => Applied::NotFound,
+            Verdict::Fenced => Applied::Fenced,
+            Verdict::Illegal(illegal) => Applied::Illegal(illegal),
+        }
+    }
+
+    fn running(&self, owner: &Owner) -> usize {
+        self.tasks.values().filter(|row| row.task.owner == *owner && row.task.holds_slot()).count()
+    }
+
+    /// The next ready task of each owner in turn, beginning behind the one that was served last.
+    fn next_ready(&self, request: &ClaimRequest, now: Timestamp, settled: bool) -> Option<TaskId> {
+        let mut first: BTreeMap<&Owner, (Timestamp, u64, TaskId)> = BTreeMap::new();
+        for row in self.tasks.values() {
+            let task = &row.task;
+            let Some(ready) = task.ready_at().filter(|at| *at <= now) else { continue };
+            let served = ToolVersion::new(&*task.spec.tool, &*task.spec.version);
+            let taken = task.lease().is_some() && !settled;
+            if taken || !request.serves.contains(&served) {
+                continue;
+            }
+            let place = (ready, row.number, task.id);
+            let best = first.entry(&task.owner).or_insert(place);
+            *best = place.min(*best);
+        }
+        first.retain(|owner, (_, _, id)| {
+            // An expired lease of its own takes no further slot.
+            let own = usize::from(self.tasks[id].task.holds_slot());
+            self.running(owner) - own < request.per_owner as usize
+        });
+        let behind =
+            first.iter().find(|(owner, _)| self.last_served.as_ref().is_none_or(|last| **owner > last));
+        behind.or_else(|| first.iter().next()).map(|(_, (_, _, id))| *id)
+    }
+
+    fn purge(&mut self, id: TaskId, now: Timestamp) {
+        let Some(row) = self.tasks.remove(&id) else { return };
+        let tombstone = IdempotencyKey::MIN_TOMBSTONE.max(row.task.spec.ttl.unwrap_or_default());
+        if let Some(key) = row.key.and_then(|key| self.keys.get_mut(&(row.task.owner, key))) {
+            key.until = Some(now + tombstone);
+        }
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn create(&self, new: NewTask, lease: Option<LeaseRequest>) -> Result<Created, StoreError> {
+        let mut inner = self.lock();
+        let now = inner.time.read(&self.clock).now;
+        if let Some(row) = inner.tasks.get(&new.id) {
+            // The same call again: its first answer was lost on the way.
+            let token = lease.and(Some(row.task.token));
+            return Ok(Created::Created { task: row.task.clone(), token });
+        }
+        if let Some(key) = &new.idempotency {
+            let slot = (new.owner.clone(), key.key.clone());
+            if let Some(row) = inner.keys.get(&slot).filter(|row| row.until.is_none_or(|until| until > now)) {
+                return Ok(match inner.tasks.get(&row.task) {
+                    _ if row.request != key.request => Created::KeyReused,
+                    Some(row) => Created::Existing(row.task.clone()),
+                    None => Created::KeySpent,
+                });
+            }
+        }
+        let open =
+            inner.tasks.values().filter(|row| row.task.owner == new.owner && !row.task.is_final()).count();
+        if open >= new.max_open as usize {
+            return Ok(Created::OverQuota);
+        }
+        let task = match lease {
+            Some(LeaseRequest { worker, lease }) => {
+                inner.time.observe_lease(lease);
+                Task::create_leased(&new, worker, lease, now)
+            }
+            None => Task::create(&new, now),
+        };
+        if let Some(key) = &new.idempotency {
+            let row = KeyRow { request: key.request, task: new.id, until: None };
+            inner.keys.insert((new.owner.clone(), key.key.clone()), row);
+        }
+        inner.created += 1;
+        let row = Row {
+            task: task.clone(),
+            call: new.call,
+            journal: Vec::new(),
+            known: HashMap::new(),
+            key: new.idempotency.map(|key| key.key),
+            number: inner.created,
+        };
+        inner.tasks.insert(new.id, row);
+        drop(inner);
+        self.hints.send(Hint::Changed(new.id));
+        let token = task.lease().map(|_| task.token);
+        Ok(Created::Created { task, token })
+    }
+
+    async fn apply(&self, id: TaskId, by: By, events: Vec<Event>) -> Result<Applied, StoreError> {
+        let mut inner = self.lock();
+        let now = inner.time.read(&self.clock).now;
+        let applied = inner.apply(id, &by, &events, now);
+        drop(inner);
+        if matches!(applied, Applied::Applied(_)) {
+            self.hints.send(Hint::Changed(id));
+        }
+        Ok(applied)
+    }
+
+    async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
+        let mut inner = self.lock();
+        inner.time.observe_lease(request.lease);
+        let reading = inner.time.read(&self.clock);
+        let mut claimed = Vec::new();
+        while claimed.len() < request.max as usize {
+            let Some(id) = inner.next_ready(&request, reading.now, reading.settled) else { break };
+            inner.last_served = Some(inner.tasks[&id].task.owner.clone());
+            if inner.tasks[&id].task.lease().is_some() {
+                inner.apply(id, &By::Store, &[Event::LoseLease], reading.now);
+                self.hints.send(Hint::Changed(id));
+                // It may have ended, or may have to wait for its backoff.
+                continue;
+            }
+            let claim = Event::Claim { worker: request.worker.clone(), lease: request.lease };
+            if let Applied::Applied(task) = inner.apply(id, &By::Store, &[claim], reading.now) {
+                let (call, token) = (inner.tasks[&id].call.clone(), task.token);
+                claimed.push(Claimed { task, call, token });
+            }
+        }
+        Ok(claimed)
+    }
+
+    async fn renew(
+        &self,
+        worker: WorkerId,
+        held: Vec<Held>,
+        lease: Duration,
+    ) -> Result<Vec<Renewal>, StoreError> {
+        let mut inner = self.lock();
+        inner.time.observe_lease(lease);
+        let now = inner.time.read(&self.clock).now;
+        let mut changed = Vec::new();
+        let renewals = held
+            .into_iter()
+            .map(|Held { id, token }| {
+                let holds = |task: &Task| {
+                    task.token == token && task.lease().is_some_and(|lease| lease.worker == worker)
+                };
+                let Some(revision) =
+                    inner.tasks.get(&id).filter(|row| holds(&row.task)).map(|row| row.task.revision)
+                else {
+                    return Renewal::Lost;
+                };
+                match inner.apply(id, &By::Store, &[Event::Renew { lease }], now) {
+                    Applied::Applied(task) | Applied::Absorbed(task) => {
+                        if task.revision > revision {
+                            changed.push(id);
+                        }
+                        Renewal::Kept { inbox_seq: task.inbox_seq, cancel: task.cancel_requested() }
+                    }
+                    _ => Renewal::Lost,
+                }
+            })
+            .collect();
+        drop(inner);
+        changed.into_iter().for_each(|id| self.hints.send(Hint::Changed(id)));
+        Ok(renewals)
+    }
+
+    async fn get(&self, id: TaskId) -> Result<Option<Task>, StoreError> {
+        Ok(self.lock().tasks.get(&id).map(|row| row.task.clone()))
+    }
+
+    async fn journal(&self, id: TaskId, after_seq: u64, max_bytes: u64) -> Result<JournalPage, StoreError> {
+        let inner = self.lock();
+        let Some(row) = inner.tasks.get(&id) else { return Ok(JournalPage::default()) };
+        let mut page = JournalPage::default();
+        let mut size = 0;
+        for entry in row.journal.iter().filter(|entry| entry.seq > after_seq) {
+            size += entry.size();
+            if size > max_bytes && !page.entries.is_empty() {
+                page.more = true;
+                break;
+            }
+            page.entries.push(entry.clone());
+        }
+        Ok(page)
+    }
+
+    async fn heads(&self, ids: Vec<TaskId>) -> Result<Vec<Option<Head>>, StoreError> {
+        let inner = self.lock();
+        let head = |task: &Task| Head { revision: task.revision, is_final: task.is_final() };
+        Ok(ids.iter().map(|id| inner.tasks.get(id).map(|row| head(&row.task))).collect())
+    }
+
+    async fn sweep(&self, max: u32) -> Result<Swept, StoreError> {
+        let mut inner = self.lock();
+        let reading = inner.time.read(&self.clock);
+        let now = reading.now;
+        if !reading.settled {
+            return Ok(Swept { done: 0, next_due: Some(Duration::from_secs(1)) });
+        }
+        inner.keys.retain(|_, key| key.until.is_none_or(|until| until > now));
+        let mut due: Vec<_> = inner
+            .tasks
+            .values()
+            .filter_map(|row| Some((row.task.sweep(now)?, row.task.id)))
+            .take(max as usize + 1)
+            .collect();
+        let more = due.len() > max as usize;
+        due.truncate(max as usize);
+        for (what, id) in &due {
+            match what.event() {
+                Some(event) => drop(inner.apply(*id, &By::Store, &[event], now)),
+                None => inner.purge(*id, now),
+            }
+        }
+        let next = inner.tasks.values().filter_map(|row| row.task.next_deadline()).min();
+        drop(inner);
+        due.iter().for_each(|(_, id)| self.hints.send(Hint::Changed(*id)));
+        let next_due = if more { Some(Duration::ZERO) } else { next.map(|at| at.since(now)) };
+        Ok(Swept { done: u32::try_from(due.len()).unwrap_or(max), next_due })
+    }
+
+    fn watch(&self) -> Hints {
+        self.hints.watch()
+    }
+}
+
+#[async_trait]
+impl Inspect for MemoryStore {
+    async fn list(&self, filter: Filter, after: Option<String>, max: u32) -> Result<ListPage, StoreError> {
+        let mut inner = self.lock();
+        let now = inner.time.read(&self.clock).now;
+        let before = after.map_or(Ok(u64::MAX), |place| place.parse()).unwrap_or(0);
+        let mut rows: Vec<_> =
+            inner.tasks.values().filter(|row| row.number < before && filter.admits(&row.task)).collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.number));
+        let more = rows.len() > max as usize;
+        rows.truncate(max as usize);
+        let next = rows.last().filter(|_| more).map(|row| row.number.to_string());
+        Ok(ListPage { tasks: rows.into_iter().map(|row| row.task.clone()).collect(), next, now })
+    }
+
+    async fn counts(&self) -> Result<Counts, StoreError> {
+        let inner = self.lock();
+        let mut counts = Counts::default();
+        for row in inner.tasks.values() {
+            counts.by_status[row.task.status() as usize] += 1;
+            counts.leased += u64::from(row.task.lease().is_some());
+        }
+        Ok(counts)
+    }
+
+    async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {
+        Ok(self.lock().tasks.get(&id).map(|row| row.call.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ManualClock, Payload, Spec, Sweep};
+
+    #[test]
+    fn the_sweep_order_puts_a_passed_deadline_first() {
+        assert!(Sweep::PassDeadline < Sweep::RefreshTtl);
+        let store = MemoryStore::new(ManualClock::new(Timestamp::default()));
+        let new = NewTask::new(
+            TaskId::from_bytes([1; 16]),
+            Owner::anonymous(),
+            Spec::new("t"),
+            Call::new(Payload::null()),
+        );
+        let created = futures::executor::block_on(store.create(new, None)).unwrap();
+        assert!(matches!(created, Created::Created { token: None, .. }));
+    }
+}

@@ -1,0 +1,229 @@
+//! Time as a value: instants, and the clock that a store is given.
+
+use std::{
+    ops::{Add, Sub},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+/// An instant on the store's clock, in milliseconds since the Unix epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// The instant that is `millis` milliseconds after the Unix epoch.
+    #[must_use]
+    pub const fn from_millis(millis: i64) -> Self {
+        Self(millis)
+    }
+
+    /// Milliseconds since the Unix epoch.
+    #[must_use]
+    pub const fn as_millis(self) -> i64 {
+        self.0
+    }
+
+    /// How long `earlier` lies before this instant; zero when it does not.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(earlier.0).max(0).unsigned_abs())
+    }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+impl Add<Duration> for Timestamp {
+    type Output = Self;
+
+    fn add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(millis(duration)))
+    }
+}
+
+impl Sub<Duration> for Timestamp {
+    type Output = Self;
+
+    fn sub(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(millis(duration)))
+    }
+}
+
+/// The clock that an embedded store is given.
+///
+/// Two readings, because neither serves alone: instants are kept on the wall clock, which somebody may set, and
+/// the other tells how much time really went by.
+pub trait Clock: Send + Sync + 'static {
+    /// The wall clock.
+    fn now(&self) -> Timestamp;
+
+    /// Time since some fixed point; it never goes back, is not set by anyone, and counts suspend where it can.
+    fn monotonic(&self) -> Duration;
+}
+
+impl<C: Clock + ?Sized> Clock for Arc<C> {
+    fn now(&self) -> Timestamp {
+        (**self).now()
+    }
+
+    fn monotonic(&self) -> Duration {
+        (**self).monotonic()
+    }
+}
+
+/// A clock that stands still until it is told otherwise, for tests.
+///
+/// ```
+/// use std::time::Duration;
+/// use outlast_core::{Clock, ManualClock, Timestamp};
+/// let clock = ManualClock::new(Timestamp::from_millis(1_000));
+/// clock.advance(Duration::from_secs(1));
+/// assert_eq!(clock.now(), Timestamp::from_millis(2_000));
+/// ```
+#[derive(Debug, Clone)]
+pub struct ManualClock(Arc<Mutex<(Timestamp, Duration)>>);
+
+impl ManualClock {
+    /// A clock that stands at `now`.
+    #[must_use]
+    pub fn new(now: Timestamp) -> Self {
+        Self(Arc::new(Mutex::new((now, Duration::ZERO))))
+    }
+
+    /// Lets time pass, on both readings.
+    pub fn advance(&self, by: Duration) {
+        let mut at = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *at = (at.0 + by, at.1 + by);
+    }
+
+    /// Sets the wall clock, forward or back, while no time passes.
+    pub fn set_wall(&self, now: Timestamp) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0 = now;
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1
+    }
+}
+
+/// What a store's clock says at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    /// The instant to decide with.
+    pub now: Timestamp,
+    /// Whether expired leases may be taken over and deadlines swept now.
+    pub settled: bool,
+}
+
+/// Turns a [`Clock`] into the time that a store decides with.
+///
+/// - It never runs back below its mark, which the store persists: a clock set back by an operator would otherwise
+///   give a later change an earlier date.
+/// - After the wall clock jumped forward, or after [`StoreClock::pause`], takeovers and sweeps wait for one lease,
+///   so that workers that are alive can renew before anyone calls them dead.
+#[derive(Debug)]
+pub struct StoreClock {
+    mark: Timestamp,
+    seen: Option<(Timestamp, Duration)>,
+    lease: Duration,
+    paused_until: Duration,
+}
+
+/// Wall and monotonic clocks drift apart by less than this between two readings unless somebody set one.
+const JUMP: Duration = Duration::from_secs(5);
+
+impl StoreClock {
+    /// A clock that does not run below `mark`, the latest instant that the store persisted.
+    #[must_use]
+    pub fn new(mark: Timestamp) -> Self {
+        Self { mark, seen: None, lease: Duration::ZERO, paused_until: Duration::ZERO }
+    }
+
+    /// The latest instant given out, for the store to persist.
+    #[must_use]
+    pub fn mark(&self) -> Timestamp {
+        self.mark
+    }
+
+    /// Remembers the longest lease in use: the length of a pause.
+    pub fn observe_lease(&mut self, lease: Duration) {
+        self.lease = self.lease.max(lease);
+    }
+
+    /// Leaves expired leases alone for one lease from now, as after an outage of the store.
+    pub fn pause(&mut self, clock: &(impl Clock + ?Sized)) {
+        self.paused_until = clock.monotonic() + self.lease;
+    }
+
+    /// Reads `clock`.
+    pub fn read(&mut self, clock: &(impl Clock + ?Sized)) -> Reading {
+        let (wall, monotonic) = (clock.now(), clock.monotonic());
+        if let Some((last_wall, last_monotonic)) = self.seen {
+            let passed = monotonic.saturating_sub(last_monotonic);
+            if wall.since(last_wall) > passed + JUMP {
+                self.pause(clock);
+            }
+        }
+        self.seen = Some((wall, monotonic));
+        self.mark = self.mark.max(wall);
+        Reading { now: self.mark, settled: monotonic >= self.paused_until }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_clock_that_was_set_back_stands_still_at_its_mark() {
+        let clock = ManualClock::new(Timestamp::from_millis(5_000));
+        let mut store = StoreClock::new(Timestamp::from_millis(0));
+        store.read(&clock);
+        clock.set_wall(Timestamp::from_millis(1_000));
+        assert_eq!(store.read(&clock).now, Timestamp::from_millis(5_000));
+        clock.set_wall(Timestamp::from_millis(6_000));
+        assert_eq!(store.read(&clock).now, Timestamp::from_millis(6_000));
+    }
+
+    #[test]
+    fn a_mark_from_the_last_run_is_kept() {
+        let clock = ManualClock::new(Timestamp::from_millis(10));
+        assert_eq!(StoreClock::new(Timestamp::from_millis(99)).read(&clock).now, Timestamp::from_millis(99));
+    }
+
+    #[test]
+    fn after_a_jump_forward_nothing_is_taken_over_for_one_lease() {
+        let clock = ManualClock::new(Timestamp::from_millis(0));
+        let mut store = StoreClock::new(Timestamp::from_millis(0));
+        store.observe_lease(MINUTE);
+        assert!(store.read(&clock).settled);
+        clock.set_wall(clock.now() + Duration::from_secs(3_600));
+        assert!(!store.read(&clock).settled);
+        clock.advance(MINUTE - Duration::from_millis(1));
+        assert!(!store.read(&clock).settled);
+        clock.advance(Duration::from_millis(1));
+        assert!(store.read(&clock).settled);
+    }
+
+    #[test]
+    fn time_that_really_passed_is_no_jump() {
+        let clock = ManualClock::new(Timestamp::from_millis(0));
+        let mut store = StoreClock::new(Timestamp::from_millis(0));
+        store.observe_lease(MINUTE);
+        store.read(&clock);
+        clock.advance(Duration::from_secs(86_400));
+        assert!(store.read(&clock).settled);
+    }
+}

@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# Runs the official MCP conformance suite against the conformance server of the crate `outlast`
+# (crates/outlast/examples/conformance_server.rs) and compares the result with conformance-expected.tsv.
+#
+#   scripts/conformance.sh                      build the server, start it, test it, stop it
+#   scripts/conformance.sh --server-url URL     test a server that runs already (on localhost)
+#
+# Needs npm, and Node 22 or newer; an older Node is enough where npm has a Node 22 to install.
+# Tools are kept in target/conformance-tools.
+set -euo pipefail
+
+suite=@modelcontextprotocol/conformance
+suite_version=0.2.0-alpha.12
+node_version=22.23.3
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+repo=$(dirname "$here")
+tools=$repo/target/conformance-tools
+expected=$here/conformance-expected.tsv
+
+die() { echo "conformance: $*" >&2; exit 1; }
+
+url=
+while [ $# -gt 0 ]; do
+  case $1 in
+    --server-url) [ -n "${2-}" ] || die "--server-url needs a URL"; url=$2; shift 2 ;;
+    -h|--help) sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) die "unknown argument $1 (see --help)" ;;
+  esac
+done
+
+scratch=$(mktemp -d)
+server_pid=
+cleanup() {
+  # Its database goes with it, so there is nothing to drain for.
+  if [ -n "$server_pid" ]; then
+    kill -KILL "$server_pid" 2>/dev/null || true
+    wait "$server_pid" 2>/dev/null || true
+  fi
+  rm -rf "$scratch"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# Installs PACKAGE@VERSION into a folder of its own, once. No install scripts: nothing here needs them.
+install() {
+  local folder=$1 package=$2 version=$3
+  if [ ! -f "$folder/node_modules/$package/package.json" ] ||
+     ! grep -q "\"version\": *\"$version\"" "$folder/node_modules/$package/package.json"; then
+    command -v npm >/dev/null || die "npm is needed to install $package@$version"
+    echo "installing $package@$version" >&2
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    echo '{"private":true}' >"$folder/package.json"
+    npm install --prefix "$folder" --ignore-scripts --no-audit --no-fund --no-package-lock --loglevel error \
+      "$package@$version" >&2 || die "could not install $package@$version"
+  fi
+}
+
+# The suite refuses to work before Node 22.
+find_node() {
+  local major
+  if command -v node >/dev/null; then
+    major=$(node -p 'process.versions.node.split(".")[0]')
+    if [ "$major" -ge 22 ]; then command -v node; return; fi
+  fi
+  local platform
+  case "$(uname -s)-$(uname -m)" in
+    Linux-x86_64) platform=linux-x64 ;;
+    Linux-aarch64|Linux-arm64) platform=linux-arm64 ;;
+    Darwin-x86_64) platform=darwin-x64 ;;
+    *) die "needs Node 22 or newer on the PATH" ;;
+  esac
+  install "$tools/node" "node-$platform" "$node_version"
+  echo "$tools/node/node_modules/node-$platform/bin/node"
+}
+
+node=$(find_node)
+install "$tools/suite" "$suite" "$suite_version"
+conformance=("$node" "$tools/suite/node_modules/$suite/dist/index.js")
+
+if [ -z "$url" ]; then
+  cd "$repo"
+  cargo build -p outlast --example conformance_server
+  target=$(cargo metadata --no-deps --format-version 1 |
+    "$node" -p 'JSON.parse(require("fs").readFileSync(0, "utf8")).target_directory')
+  "$target/debug/examples/conformance_server" --listen 127.0.0.1:0 --db "$scratch/tasks.db" \
+    >"$scratch/server.out" 2>"$scratch/server.err" &
+  server_pid=$!
+  # The port is the system's choice, so the server's first line is the only one to know it.
+  for _ in $(seq 300); do
+    url=$(sed -n '1s/^listening on //p' "$scratch/server.out")
+    [ -z "$url" ] || break
+    kill -0 "$server_pid" 2>/dev/null || break
+    sleep 0.1
+  done
+  if [ -z "$url" ]; then
+    tail -n 20 "$scratch/server.err" >&2
+    die "the conformance server did not start"
+  fi
+fi
+
+# What the suite itself has, so that a scenario which a new version adds cannot be overlooked.
+names() { sed -n '/^Server scenarios/,/^$/s/^  - \([^ ]*\).*/\1/p'; }
+mkdir "$scratch/scenarios"
+"${conformance[@]}" list --server | names | grep '^tasks-' >"$scratch/scenarios/tasks"
+for version in 2026-07-28 2025-11-25; do
+  "${conformance[@]}" list --server --requirements "$version" | names >"$scratch/scenarios/$version"
+done
+
+# The verdict is in checks.json: the suite's exit status is 0 for a skipped check and for a skipped scenario.
+while IFS=$'\t' read -r part scenario _; do
+  case $part in ''|'#'*) continue ;; esac
+  # Extension scenarios belong to no version; asking for one would skip them.
+  [ "$part" = tasks ] && version=() || version=(--spec-version "$part")
+  echo "running $part $scenario" >&2
+  "${conformance[@]}" server --url "$url" --scenario "$scenario" ${version[@]+"${version[@]}"} \
+    --output-dir "$scratch/results/$part/$scenario" </dev/null >"$scratch/last.log" 2>&1 || true
+done <"$expected"
+
+if ! "$node" "$here/conformance-summary.mjs" "$expected" "$scratch/scenarios" "$scratch/results"; then
+  if [ -s "$scratch/server.err" ]; then
+    echo "the server's last words:" >&2
+    tail -n 20 "$scratch/server.err" >&2
+  fi
+  exit 1
+fi
