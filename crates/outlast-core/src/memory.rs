@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use crate::{
     Applied, By, Call, ClaimRequest, Claimed, Clock, Counts, Created, Entry, Event, Filter, Head, Held, Hint,
     HintSender, Hints, IdempotencyKey, Inspect, JournalPage, Known, LeaseRequest, ListPage, NewTask, Owner,
-    Renewal, StepKey, Store, StoreClock, StoreError, Swept, Task, TaskId, Timestamp, ToolVersion, Verdict,
-    WorkerId,
+    Renewal, StepKey, Store, StoreClock, StoreError, Swept, Task, TaskId, Timestamp, Token, ToolVersion,
+    Verdict, WorkerId,
 };
 
 /// A store that keeps tasks in memory: the contract in its plainest form, and what tests and simulations run on.
@@ -154,8 +154,13 @@ impl Store for MemoryStore {
         let mut inner = self.lock();
         let now = inner.time.read(&self.clock).now;
         if let Some(row) = inner.tasks.get(&new.id) {
-            // The same call again: its first answer was lost on the way.
-            let token = lease.and(Some(row.task.token));
+            // The same call again: its first answer was lost on the way. Its lease is the first of the task; a later
+            // token, or another worker's first, is not this caller's to write with.
+            let first = Token::default().next();
+            let token = lease.and_then(|asked| {
+                let held = row.task.lease().is_some_and(|held| held.worker == asked.worker);
+                (held && row.task.token == first).then_some(first)
+            });
             return Ok(Created::Created { task: row.task.clone(), token });
         }
         if let Some(key) = &new.idempotency {
