@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the official MCP conformance suite against the conformance server of the crate `outlast`
-# (crates/outlast/examples/conformance_server.rs) and compares the result with conformance-expected.tsv.
+# (crates/outlast/examples/conformance_server) and compares the result with conformance-expected.tsv.
 #
 #   scripts/conformance.sh                      build the server, start it, test it, stop it
 #   scripts/conformance.sh --server-url URL     test a server that runs already (on localhost)

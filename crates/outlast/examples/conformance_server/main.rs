@@ -1,0 +1,90 @@
+//! The server that the official MCP conformance suite is run against: `scripts/conformance.sh`.
+//!
+//! The fixtures are an ordinary rmcp handler, [`fixtures::Fixtures`]; what makes some of its tools tasks is the
+//! table in [`tasks::policies`]. Names, texts and schemas are the suite's, the rest is how one would write it.
+//!
+//! ```sh
+//! cargo run -p outlast --example conformance_server -- --listen 127.0.0.1:3000 --db tasks.db
+//! ```
+
+mod answers;
+mod changes;
+mod fixtures;
+mod live;
+mod media;
+mod prompts;
+mod questions;
+mod requests;
+mod resources;
+mod rounds;
+mod tasks;
+
+use std::error::Error;
+use std::io::Write;
+use std::path::PathBuf;
+
+use outlast::TaskServer;
+use outlast_sqlite::SqliteStore;
+use tokio::net::TcpListener;
+
+use crate::fixtures::Fixtures;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let Options { listen, db } = Options::parse(std::env::args().skip(1))?;
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+
+    let mut server = TaskServer::builder(Fixtures::new()?).store(SqliteStore::open(db)?);
+    for (tool, policy) in tasks::policies() {
+        server = server.tool(tool, policy);
+    }
+    let server = server.build()?;
+
+    let listener = TcpListener::bind(&listen).await?;
+    announce(&listener)?;
+    outlast::http::serve(listener, server, terminated()).await?;
+    Ok(())
+}
+
+struct Options {
+    listen: String,
+    db: PathBuf,
+}
+
+impl Options {
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let (mut listen, mut db) = (None, None);
+        while let Some(flag) = arguments.next() {
+            let value = arguments.next().ok_or_else(|| format!("{flag} needs a value"))?;
+            match flag.as_str() {
+                "--listen" => listen = Some(value),
+                "--db" => db = Some(value.into()),
+                _ => return Err(format!("unknown argument {flag}: expected --listen ADDR --db FILE")),
+            }
+        }
+        Ok(Self { listen: listen.ok_or("--listen ADDR is missing")?, db: db.ok_or("--db FILE is missing")? })
+    }
+}
+
+/// Says where the server is: with port 0 nobody knows before, and a script waits for this line.
+fn announce(listener: &TcpListener) -> std::io::Result<()> {
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "listening on http://{}/mcp", listener.local_addr()?)?;
+    stdout.flush()
+}
+
+/// Resolves when the process is told to end: ctrl-c, or SIGTERM where there is one.
+async fn terminated() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut sigterm) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = sigterm.recv() => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
+            return;
+        }
+    }
+    let _ = tokio::signal::ctrl_c().await;
+}
