@@ -1,0 +1,150 @@
+//! Handing out work: fair across owners, each task to one worker.
+
+use std::time::Duration;
+
+use outlast_core::{Applied, By, Call, ClaimRequest, Claimed, Event, Payload};
+use rusqlite::{OptionalExtension, params};
+
+use crate::{
+    batch::{Batch, Pace},
+    error::Failure,
+    row::{self, Row, select_task},
+};
+
+/// How many expired leases one claim ends at most, so that its transaction stays short.
+const ENDED_LEASES: u32 = 64;
+
+/// How a look at one owner's tasks ended.
+enum Turn {
+    Claimed(Box<Claimed>),
+    /// It has ready tasks, none of which may be taken now.
+    Blocked,
+    /// It has none that is ready, and is not looked at again before it has.
+    Idle,
+}
+
+/// Whether commits are so slow that a worker could lose what it is given before it can renew.
+fn too_slow(pace: Option<Pace>, lease: Duration) -> bool {
+    // What a commit took says nothing about the disk one lease later.
+    pace.is_some_and(|pace| pace.took > lease / 4 && pace.ago < lease)
+}
+
+impl Batch<'_> {
+    pub(crate) fn claim(&mut self, request: &ClaimRequest) -> Result<Vec<Claimed>, Failure> {
+        self.lease = self.lease.max(request.lease);
+        let mut claimed = Vec::new();
+        if !self.runtime || too_slow(self.pace, request.lease) {
+            return Ok(claimed);
+        }
+        let tools = self.tools(request)?;
+        let mut ended = 0;
+        let mut owner = self.last_served;
+        let mut first_blocked = None;
+        while claimed.len() < request.max as usize && ended < ENDED_LEASES {
+            let next = match self.ready_owner_after(owner)? {
+                Some(next) => next,
+                // Round again from the first owner.
+                None => match self.ready_owner_after(0)? {
+                    Some(first) => first,
+                    None => break,
+                },
+            };
+            if first_blocked == Some(next) {
+                break;
+            }
+            owner = next;
+            match self.serve(owner, &tools, request, &mut ended)? {
+                Turn::Claimed(task) => {
+                    claimed.push(*task);
+                    self.last_served = owner;
+                    first_blocked = None;
+                }
+                Turn::Blocked => first_blocked = first_blocked.or(Some(owner)),
+                Turn::Idle => {}
+            }
+        }
+        Ok(claimed)
+    }
+
+    /// The numbers of the tools that the worker serves, as a JSON array for SQL.
+    fn tools(&self, request: &ClaimRequest) -> Result<String, Failure> {
+        let mut tools: Vec<i64> = Vec::with_capacity(request.serves.len());
+        for served in &*request.serves {
+            tools.extend(self.known_tool(&served.tool, &served.version)?);
+        }
+        Ok(serde_json::to_string(&tools)?)
+    }
+
+    fn ready_owner_after(&self, owner: i64) -> Result<Option<i64>, Failure> {
+        let mut statement = self.connection.prepare_cached(
+            "SELECT owner FROM owners WHERE owner > ?1 AND ready_from <= ?2 ORDER BY owner LIMIT 1",
+        )?;
+        Ok(statement.query_row([owner, self.now.as_millis()], |row| row.get(0)).optional()?)
+    }
+
+    /// Takes the next ready task of one owner.
+    fn serve(
+        &mut self,
+        owner: i64,
+        tools: &str,
+        request: &ClaimRequest,
+        ended: &mut u32,
+    ) -> Result<Turn, Failure> {
+        while *ended < ENDED_LEASES {
+            let Some(row) = self.first_ready(owner, tools)? else { return self.note_idle(owner) };
+            // An expired lease of its own takes no further slot.
+            let own = i64::from(row.task.holds_slot());
+            if self.running(owner)? - own >= i64::from(request.per_owner) {
+                return Ok(Turn::Blocked);
+            }
+            if row.task.lease().is_some() {
+                self.apply_to(&row, &By::Store, &[Event::LoseLease])?;
+                self.changed.push(row.task.id);
+                *ended += 1;
+                // It may have ended, or may have to wait for its backoff.
+                continue;
+            }
+            let claim = Event::Claim { worker: request.worker.clone(), lease: request.lease };
+            let Applied::Applied(task) = self.apply_to(&row, &By::Store, &[claim])? else {
+                return Ok(Turn::Blocked);
+            };
+            let call = row::call(self.connection, row.number)?.unwrap_or_else(|| Call::new(Payload::null()));
+            let token = task.token;
+            return Ok(Turn::Claimed(Box::new(Claimed { task, call, token })));
+        }
+        Ok(Turn::Blocked)
+    }
+
+    fn first_ready(&self, owner: i64, tools: &str) -> Result<Option<Row>, Failure> {
+        let mut statement = self.connection.prepare_cached(select_task!(
+            "WHERE t.number = (SELECT number FROM tasks INDEXED BY tasks_by_ready
+              WHERE owner = ?1 AND ready_at IS NOT NULL AND ready_at <= ?2 AND (leased = 0 OR ?3)
+              AND tool IN (SELECT value FROM json_each(?4))
+              ORDER BY ready_at, number LIMIT 1)"
+        ))?;
+        let mut rows = statement.query(params![owner, self.now.as_millis(), self.settled, tools])?;
+        rows.next()?.map(|row| row::read(self.connection, row)).transpose()
+    }
+
+    fn running(&self, owner: i64) -> Result<i64, Failure> {
+        let mut statement = self.connection.prepare_cached("SELECT running FROM owners WHERE owner = ?1")?;
+        Ok(statement.query_row([owner], |row| row.get(0))?)
+    }
+
+    /// Corrects from when on the owner is worth a look; what is ready and yet not served keeps it blocked.
+    fn note_idle(&mut self, owner: i64) -> Result<Turn, Failure> {
+        let mut statement = self.connection.prepare_cached(
+            "SELECT min(ready_at) FROM tasks INDEXED BY tasks_by_ready
+             WHERE owner = ?1 AND ready_at IS NOT NULL",
+        )?;
+        let ready: Option<i64> = statement.query_row([owner], |row| row.get(0))?;
+        if ready.is_some_and(|ready| ready <= self.now.as_millis()) {
+            return Ok(Turn::Blocked);
+        }
+        self.connection
+            .prepare_cached("UPDATE owners SET ready_from = ?2 WHERE owner = ?1")?
+            .execute(params![owner, ready])?;
+        self.dirty = true;
+        Ok(Turn::Idle)
+    }
+}

@@ -1,0 +1,419 @@
+//! The one thread that writes: it takes what waits, carries it out in one transaction, and answers when that is
+//! durable. While the disk syncs, the next batch gathers by itself; nobody waits for a timer.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
+    sync::{
+        Arc, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use outlast_core::{Hint, StoreClock, StoreError, TaskId};
+use rusqlite::{Connection, config::DbConfig};
+
+use crate::{
+    Holder, Options, Role,
+    batch::{Batch, KEPT_CHANGES, Pace},
+    error::Failure,
+    lock::RuntimeLock,
+    open,
+    queue::{Job, Taken},
+    store::Shared,
+};
+
+pub(crate) struct Writer {
+    shared: Arc<Shared>,
+    options: Options,
+    /// The file, by its one name.
+    path: PathBuf,
+    /// `None` after its disk failed, until it is opened again.
+    connection: Option<Connection>,
+    /// How many pages the log held after the last commit.
+    wal_pages: Arc<AtomicUsize>,
+    lock: Option<RuntimeLock>,
+    /// Whether this process has the lock and has ended the leases of the one before it.
+    runtime: bool,
+    /// How often in a row the disk failed to make something durable.
+    failures: u32,
+    /// How often in a row writing the log back failed.
+    failed_checkpoints: u32,
+    /// Whether the last write failed, so that leases ran out without anyone's fault.
+    outage: bool,
+    last_commit: Option<Commit>,
+    last_served: i64,
+    /// The last change that followers were told of, and the state of the file that it was read in.
+    seen_change: i64,
+    seen_version: i64,
+}
+
+struct Commit {
+    took: Duration,
+    /// On the monotonic clock.
+    ended: Duration,
+}
+
+/// How a transaction went wrong.
+enum Broken {
+    /// It never began; neither would another.
+    NotBegun(Failure),
+    /// An operation failed; nothing was changed.
+    Undone(Failure),
+    /// The commit failed; whether it was kept is not known.
+    Unknown(Failure),
+}
+
+/// How many leases of a dead process one transaction ends.
+const VOIDED: u32 = 256;
+
+/// After so many failures in a row to make something durable, the disk is not trusted again.
+const MAX_FAILURES: u32 = 2;
+
+impl Writer {
+    /// A writer on a connection that was just opened, at the end of what the file says now.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        options: Options,
+        path: PathBuf,
+        connection: Connection,
+    ) -> rusqlite::Result<Self> {
+        let mut writer = Self {
+            shared,
+            options,
+            path,
+            connection: None,
+            wal_pages: Arc::default(),
+            lock: None,
+            runtime: false,
+            failures: 0,
+            failed_checkpoints: 0,
+            outage: false,
+            last_commit: None,
+            last_served: 0,
+            seen_change: last_change(&connection)?,
+            seen_version: data_version(&connection)?,
+        };
+        writer.adopt(connection)?;
+        Ok(writer)
+    }
+
+    /// Tries to become the file's runtime, and ends the leases of the one before; says who is it instead.
+    pub(crate) fn take_over(&mut self) -> Result<Result<(), Holder>, StoreError> {
+        if self.lock.is_none() {
+            let now = self.time().read(&self.options.clock).now;
+            match RuntimeLock::take(&self.path, now).map_err(StoreError::unavailable)? {
+                Ok(lock) => self.lock = Some(lock),
+                Err(holder) => return Ok(Err(holder)),
+            }
+        }
+        // In batches: others may write in between.
+        while !self.runtime {
+            let voided = self.transact(|batch| batch.void_leases(VOIDED)).map_err(Broken::into_error)?;
+            self.runtime = voided < VOIDED;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Writes until the queue is closed and empty.
+    pub(crate) fn run(mut self) {
+        // Whatever ends this thread, nobody is to wait for it.
+        let _guard = FailOnExit(self.shared.clone());
+        loop {
+            let wait = self.shared.is_watched().then_some(self.options.poll);
+            match self.shared.queue.take(wait) {
+                Taken::Batch(jobs) => self.write(jobs),
+                Taken::Idle => self.look_for_others(),
+                Taken::Closed => break,
+            }
+        }
+        self.close();
+    }
+
+    // --- a batch
+
+    fn write(&mut self, mut jobs: Vec<Box<dyn Job>>) {
+        if jobs.iter().any(|job| job.claims()) && self.options.role == Role::Auto {
+            // A failure is no news to the claims: they hand out nothing until it works.
+            if let Err(error) = self.take_over() {
+                tracing::warn!(error = &error as &dyn std::error::Error, "cannot take over the file's work");
+            }
+        }
+        let written = self.transact(|batch| jobs.iter_mut().try_for_each(|job| job.run(batch)));
+        match written {
+            Err(Broken::Undone(_)) if jobs.len() > 1 => self.write_singly(jobs),
+            written => self.settle(jobs, written),
+        }
+        self.checkpoint_when_due();
+    }
+
+    /// One of them fails: each by itself, so that it fails alone.
+    fn write_singly(&mut self, jobs: Vec<Box<dyn Job>>) {
+        let mut jobs = jobs.into_iter();
+        while let Some(mut job) = jobs.next() {
+            let written = self.transact(|batch| job.run(batch));
+            let stop = matches!(written, Err(Broken::Unknown(_) | Broken::NotBegun(_)));
+            self.settle(vec![job], written);
+            if stop {
+                // What a claim got before an unknown commit is given back before anyone can claim it again.
+                let rest = jobs.collect();
+                let reason = Failure::Sql(rusqlite::Error::InvalidQuery);
+                return self.settle(rest, Err(Broken::NotBegun(reason)));
+            }
+        }
+    }
+
+    fn settle(&mut self, jobs: Vec<Box<dyn Job>>, written: Result<(), Broken>) {
+        let outcome = written.map_err(|broken| {
+            let error = broken.into_error();
+            if self.failures < MAX_FAILURES { error } else { StoreError::fatal(error) }
+        });
+        if let Err(error) = &outcome {
+            tracing::warn!(
+                error = error as &dyn std::error::Error,
+                operations = jobs.len(),
+                "a write failed"
+            );
+        }
+        jobs.into_iter().for_each(|job| job.settle(outcome.clone()));
+        if self.failures >= MAX_FAILURES {
+            self.shared.queue.fail(&StoreError::fatal("the disk failed twice to make a write durable"));
+        }
+    }
+
+    /// Runs `body` in a transaction of its own; what it did is durable when this returns `Ok`.
+    fn transact<R>(&mut self, body: impl FnOnce(&mut Batch<'_>) -> Result<R, Failure>) -> Result<R, Broken> {
+        let connection = self.open().map_err(|error| Broken::NotBegun(error.into()))?;
+        let written = self.transact_on(&connection, body);
+        match &written {
+            Ok(_) => self.failures = 0,
+            Err(broken) => self.outage |= broken.is_outage(),
+        }
+        match &written {
+            // Its file handles are not synced again: a disk that failed once may report success and have lost it.
+            Err(Broken::Unknown(failure)) => {
+                self.failures += u32::from(!failure.is_full());
+                drop(connection);
+            }
+            Err(Broken::Undone(failure) | Broken::NotBegun(failure)) if failure.is_io() => drop(connection),
+            _ if !connection.is_autocommit() => drop(connection),
+            _ => self.connection = Some(connection),
+        }
+        written
+    }
+
+    fn transact_on<R>(
+        &mut self,
+        connection: &Connection,
+        body: impl FnOnce(&mut Batch<'_>) -> Result<R, Failure>,
+    ) -> Result<R, Broken> {
+        let disk = self.options.disk.clone();
+        let clock = self.options.clock.clone();
+        let began = clock.monotonic();
+        disk.begin(connection).map_err(|error| Broken::NotBegun(error.into()))?;
+
+        let mut others = Vec::new();
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            let mark = open::clock_mark(connection)?;
+            let reading = self.time().read(&clock);
+            others = changes_since(connection, self.seen_change)?;
+            let seen = last_change(connection)?;
+            let mut batch = Batch {
+                connection,
+                now: reading.now.max(mark),
+                settled: reading.settled,
+                runtime: self.runtime,
+                pace: self
+                    .last_commit
+                    .as_ref()
+                    .map(|commit| Pace { took: commit.took, ago: began.saturating_sub(commit.ended) }),
+                last_served: self.last_served,
+                lease: Duration::ZERO,
+                changed: Vec::new(),
+                dirty: false,
+            };
+            let result = body(&mut batch)?;
+            let last = batch.finish(seen)?;
+            Ok((result, last, batch.last_served, batch.lease, batch.changed, batch.dirty))
+        }))
+        .unwrap_or(Err(Failure::Panic));
+        let (result, last_change, last_served, lease, changed, dirty) = match ran {
+            Ok(ran) => ran,
+            Err(failure) => {
+                // Some errors have undone the transaction already.
+                if !connection.is_autocommit() {
+                    // When even this fails, the open transaction makes the caller drop the connection.
+                    let _ = connection.execute_batch("ROLLBACK");
+                }
+                return Err(Broken::Undone(failure));
+            }
+        };
+        if let Err(error) = disk.commit(connection) {
+            let failure = Failure::from(error);
+            if failure.is_busy() && connection.execute_batch("ROLLBACK").is_ok() {
+                return Err(Broken::NotBegun(failure));
+            }
+            return Err(Broken::Unknown(failure));
+        }
+
+        // Durable. Only now may anything in memory, or anyone, know.
+        let ended = clock.monotonic();
+        if dirty {
+            self.last_commit = Some(Commit { took: ended.saturating_sub(began), ended });
+        }
+        self.last_served = last_served;
+        self.seen_change = last_change;
+        {
+            let mut time = self.time();
+            time.observe_lease(lease);
+            if self.outage {
+                time.pause(&clock);
+            }
+        }
+        self.outage = false;
+        others.into_iter().for_each(|hint| self.shared.hints.send(hint));
+        changed.into_iter().for_each(|id| self.shared.hints.send(Hint::Changed(id)));
+        Ok(result)
+    }
+
+    // --- the connection
+
+    fn open(&mut self) -> rusqlite::Result<Connection> {
+        match self.connection.take() {
+            Some(connection) => Ok(connection),
+            None => {
+                let connection = open::reopen(&self.path, self.options.busy_timeout)?;
+                self.adopt(connection)?;
+                // What the failed batch left in the file is found as any other process's changes are.
+                self.connection.take().ok_or(rusqlite::Error::InvalidQuery)
+            }
+        }
+    }
+
+    fn adopt(&mut self, connection: Connection) -> rusqlite::Result<()> {
+        let mut connection = connection;
+        let pages = self.wal_pages.clone();
+        connection.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, count| {
+            pages.store(usize::try_from(count).unwrap_or(0), Ordering::Relaxed);
+            Ok(())
+        }))?;
+        self.connection = Some(connection);
+        Ok(())
+    }
+
+    /// After the answers: a checkpoint is what a slow write is made of.
+    fn checkpoint_when_due(&mut self) {
+        if self.wal_pages.load(Ordering::Relaxed) < self.options.limits.wal_pages {
+            return;
+        }
+        let Some(connection) = self.connection.take() else { return };
+        match self.options.disk.checkpoint(&connection).map_err(Failure::from) {
+            Err(failure) if !failure.is_busy() && !failure.is_full() => {
+                // The pages are still in the log, and are written again from there by another handle.
+                tracing::warn!(error = &failure as &dyn std::error::Error, "a checkpoint failed");
+                self.failed_checkpoints += 1;
+                if self.failed_checkpoints >= MAX_FAILURES {
+                    self.shared.queue.fail(&StoreError::fatal(failure));
+                }
+            }
+            _ => {
+                self.failed_checkpoints = 0;
+                self.wal_pages.store(0, Ordering::Relaxed);
+                self.connection = Some(connection);
+            }
+        }
+    }
+
+    /// Drained: leaves one file behind, if nobody else uses it.
+    fn close(&mut self) {
+        self.shared.readers.close();
+        if let Some(connection) = self.connection.take() {
+            // The last connection to a file writes its log back as it closes.
+            let closed = connection
+                .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)
+                .and_then(|_| self.options.disk.checkpoint(&connection))
+                .and_then(|()| connection.close().map_err(|(_, error)| error));
+            if let Err(error) = closed {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the log stays beside the file");
+            }
+        }
+        self.shared.hints.close();
+    }
+
+    // --- what other processes do
+
+    fn look_for_others(&mut self) {
+        let Some(connection) = self.connection.take() else { return };
+        // A failure here is found, and dealt with, by the next write.
+        if let Ok(version) = data_version(&connection)
+            && version != self.seen_version
+            && let Ok(hints) = changes_since(&connection, self.seen_change)
+        {
+            self.seen_version = version;
+            if let Ok(last) = last_change(&connection) {
+                self.seen_change = last;
+            }
+            hints.into_iter().for_each(|hint| self.shared.hints.send(hint));
+        }
+        self.connection = Some(connection);
+    }
+
+    fn time(&self) -> MutexGuard<'_, StoreClock> {
+        self.shared.time.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Broken {
+    fn into_error(self) -> StoreError {
+        match self {
+            Self::NotBegun(failure) | Self::Undone(failure) => failure.without_effect(),
+            Self::Unknown(failure) => StoreError::unknown(failure),
+        }
+    }
+
+    /// Whether it was the disk, and not the operation.
+    fn is_outage(&self) -> bool {
+        match self {
+            Self::NotBegun(_) | Self::Unknown(_) => true,
+            Self::Undone(failure) => failure.is_full() || failure.is_io(),
+        }
+    }
+}
+
+struct FailOnExit(Arc<Shared>);
+
+impl Drop for FailOnExit {
+    fn drop(&mut self) {
+        self.0.queue.fail(&StoreError::fatal("the store is closed"));
+        self.0.hints.close();
+    }
+}
+
+/// Differs from its last value after another connection wrote.
+fn data_version(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))
+}
+
+fn last_change(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.prepare_cached("SELECT coalesce(max(change), 0) FROM changes")?.query_row([], |row| row.get(0))
+}
+
+/// What followers are to be told about the changes after `seen`.
+fn changes_since(connection: &Connection, seen: i64) -> Result<Vec<Hint>, Failure> {
+    let mut statement = connection
+        .prepare_cached("SELECT change, id FROM changes WHERE change > ?1 ORDER BY change LIMIT ?2")?;
+    let mut rows = statement.query([seen, KEPT_CHANGES])?;
+    let mut hints = Vec::new();
+    let mut expected = seen + 1;
+    while let Some(row) = rows.next()? {
+        let change: i64 = row.get(0)?;
+        if change != expected {
+            // Older ones were removed before they were seen here.
+            hints.push(Hint::Gap);
+        }
+        expected = change + 1;
+        hints.push(Hint::Changed(TaskId::from_bytes(row.get(1)?)));
+    }
+    Ok(hints)
+}
