@@ -8,7 +8,8 @@
 //! | claim | leased | - | leased | - |
 //! | renew | - | extended | - | - |
 //! | lose lease | - | queued, or failed | - | - |
-//! | pass deadline, refresh ttl, abandon | as named | as named | as named | - |
+//! | pass deadline | fails it | fails it | fails it | ignored |
+//! | refresh ttl, abandon | as named | as named | as named | - |
 //!
 //! "ignored" is a change of nothing; "-" is illegal. Whether the sender may send the event at all, and whether a
 //! worker's token is the current one, is decided before, in [`Task::decide`].
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use crate::{
     EntryKind, Event, InputKey, Known, Lease, Live, Outcome, Payload, Question, QuestionKind, Recovery, Run,
-    StepKey, Task, TaskError, TaskState, Timestamp, Wake, WorkerId, journal::Entry,
+    Spec, StepKey, Task, TaskError, TaskState, Timestamp, Wake, WorkerId, journal::Entry,
 };
 
 /// What an event does to a task.
@@ -157,7 +158,9 @@ impl Task {
                 return Ok(next.end(TaskState::Cancelled));
             }
             (Run::Leased(_), E::Park { seen_seq, wake }) => {
-                next.live.run = Run::Parked { seen_seq: *seen_seq, wake: wake.map(|wake| now + wake) };
+                // Nobody has seen what is not there yet: what comes after this must wake the work.
+                let seen_seq = (*seen_seq).min(self.seq);
+                next.live.run = Run::Parked { seen_seq, wake: wake.map(|wake| now + wake) };
                 return Ok(next.quietly());
             }
             (Run::Leased(_), E::Release { began: true }) if self.spec.recovery == Recovery::Fail => {
@@ -207,13 +210,9 @@ impl Task {
             | E::Fail(_)
             | E::ConfirmCancel
             | E::Park { .. }
-            | E::Release { .. } => Ok(Change::Nothing),
-            E::Claim { .. }
-            | E::Renew { .. }
-            | E::LoseLease
-            | E::PassDeadline
-            | E::RefreshTtl
-            | E::AbandonCancelled => {
+            | E::Release { .. }
+            | E::PassDeadline => Ok(Change::Nothing),
+            E::Claim { .. } | E::Renew { .. } | E::LoseLease | E::RefreshTtl | E::AbandonCancelled => {
                 Err(Illegal::State { event: event.name(), state: state_name(&self.state) })
             }
         }
@@ -270,7 +269,7 @@ impl Next {
             .spec
             .ttl
             .zip(self.task.ttl)
-            .map(|(base, now)| now.max(self.age() + base.max(self.task.spec.min_retention)));
+            .map(|(base, now)| now.max(self.aged(base.max(self.task.spec.min_retention))));
         self.task.revision += 1;
         self.task.updated_at = self.now;
         self.task.state = state;
@@ -284,8 +283,9 @@ impl Next {
         self.end(TaskState::Failed { error })
     }
 
-    fn age(&self) -> Duration {
-        self.now.since(self.task.created_at)
+    /// The age of the task this long from now.
+    fn aged(&self, from_now: Duration) -> Duration {
+        self.now.since(self.task.created_at).saturating_add(from_now)
     }
 
     // --- the journal
@@ -326,6 +326,10 @@ impl Next {
     fn request_cancel(&mut self) {
         self.live.cancel = Some(self.now);
         self.live.questions.clear();
+        if let Run::Queued { not_before } = &mut self.live.run {
+            // A cancel does not wait for the backoff.
+            *not_before = self.now.min(*not_before);
+        }
         self.journal(EntryKind::CancelRequested, None, None);
         self.task.inbox_seq = self.task.seq;
     }
@@ -413,7 +417,7 @@ impl Next {
     }
 
     fn extend_ttl(mut self, from_now: Duration) -> Change {
-        let wanted = self.age() + from_now;
+        let wanted = self.aged(from_now.min(Spec::MAX_DURATION));
         match self.task.ttl {
             Some(ttl) if ttl < wanted => {
                 self.task.ttl = Some(wanted);
@@ -441,7 +445,7 @@ impl Next {
 
     fn refresh_ttl_due(&self) -> bool {
         let half = self.task.spec.ttl.map(|base| base / 2);
-        self.task.ttl.zip(half).is_some_and(|(ttl, half)| self.age() + half >= ttl)
+        self.task.ttl.zip(half).is_some_and(|(ttl, half)| self.aged(half) >= ttl)
     }
 
     fn refresh_ttl(mut self) -> Change {
@@ -449,7 +453,7 @@ impl Next {
         if !self.refresh_ttl_due() {
             return Change::Nothing;
         }
-        self.task.ttl = Some(ttl.max(self.age() + base));
+        self.task.ttl = Some(ttl.max(self.aged(base)));
         self.visibly()
     }
 

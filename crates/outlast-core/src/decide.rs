@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::{By, Change, Entry, Event, Illegal, Known, StepKey, Task, Timestamp};
+use crate::{
+    By, Change, Entry, Event, Illegal, Known, Lease, Run, StepKey, Task, TaskState, Timestamp, WorkerId,
+};
 
 /// What a store is to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,10 +48,10 @@ impl Task {
         match by {
             By::Owner(owner) if *owner != self.owner => return Ok(Verdict::NotFound),
             By::Lease(token) if *token != self.token => return Ok(Verdict::Fenced),
-            // The lease is over although nobody took the task yet. An identical retry of what gave it back is safe.
+            // The lease is over although nobody took the task yet.
             By::Lease(_) if !self.is_final() && self.lease().is_none() => {
-                let gives_back = |event: &Event| matches!(event, Event::Park { .. } | Event::Release { .. });
-                return Ok(if events.iter().any(gives_back) { Verdict::Absorbed } else { Verdict::Fenced });
+                let repeated = self.gave_back_with(events, now, journal)?;
+                return Ok(if repeated { Verdict::Absorbed } else { Verdict::Fenced });
             }
             _ => {}
         }
@@ -86,5 +88,34 @@ impl Task {
             return Ok(Verdict::Absorbed);
         }
         Ok(Verdict::Write(Box::new(Decision { task, entries })))
+    }
+
+    /// Whether `events` are those that gave the lease back, sent again because their answer was lost: everything that
+    /// they would journal is in the journal. What was never kept must not be acknowledged.
+    fn gave_back_with<E>(
+        &self,
+        events: &[Event],
+        now: Timestamp,
+        mut journal: impl FnMut(&StepKey) -> Result<Option<Known>, E>,
+    ) -> Result<bool, E> {
+        let Some((Event::Park { .. } | Event::Release { .. }, before)) = events.split_last() else {
+            return Ok(false);
+        };
+        // As if it had the lease still: a repetition would change nothing.
+        let mut held = self.clone();
+        if let TaskState::Live(live) = &mut held.state {
+            live.run = Run::Leased(Lease { worker: WorkerId::new(""), until: now });
+        }
+        for event in before {
+            // Not journaled, and nothing is lost with them.
+            if matches!(event, Event::SetMessage(_) | Event::ExtendTtl(_)) {
+                continue;
+            }
+            let known = event.key().map(|key| journal(&key)).transpose()?.flatten();
+            if held.apply(event, known.as_ref(), now) != Ok(Change::Nothing) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }

@@ -115,28 +115,34 @@ impl Inner {
     }
 
     /// The next ready task of each owner in turn, beginning behind the one that was served last.
-    fn next_ready(&self, request: &ClaimRequest, now: Timestamp, settled: bool) -> Option<TaskId> {
+    fn next_ready(&self, request: &ClaimRequest, now: Timestamp) -> Option<TaskId> {
         let mut first: BTreeMap<&Owner, (Timestamp, u64, TaskId)> = BTreeMap::new();
         for row in self.tasks.values() {
             let task = &row.task;
             let Some(ready) = task.ready_at().filter(|at| *at <= now) else { continue };
             let served = ToolVersion::new(&*task.spec.tool, &*task.spec.version);
-            let taken = task.lease().is_some() && !settled;
-            if taken || !request.serves.contains(&served) {
+            if task.lease().is_some() || !request.serves.contains(&served) {
                 continue;
             }
             let place = (ready, row.number, task.id);
             let best = first.entry(&task.owner).or_insert(place);
             *best = place.min(*best);
         }
-        first.retain(|owner, (_, _, id)| {
-            // An expired lease of its own takes no further slot.
-            let own = usize::from(self.tasks[id].task.holds_slot());
-            self.running(owner) - own < request.per_owner as usize
-        });
+        first.retain(|owner, _| self.running(owner) < request.per_owner as usize);
         let behind =
             first.iter().find(|(owner, _)| self.last_served.as_ref().is_none_or(|last| **owner > last));
         behind.or_else(|| first.iter().next()).map(|(_, (_, _, id))| *id)
+    }
+
+    /// Ends the leases that ran out, also of tools that the claimer does not serve: they would hold places of their
+    /// owners for ever, and work that must not run twice would never be told that it ended.
+    fn end_leases(&mut self, now: Timestamp) -> Vec<TaskId> {
+        let ran_out = |row: &&Row| row.task.lease().is_some_and(|lease| lease.until <= now);
+        let ids: Vec<_> = self.tasks.values().filter(ran_out).map(|row| row.task.id).collect();
+        for id in &ids {
+            self.apply(*id, &By::Store, &[Event::LoseLease], now);
+        }
+        ids
     }
 
     fn purge(&mut self, id: TaskId, now: Timestamp) {
@@ -220,22 +226,19 @@ impl Store for MemoryStore {
         let mut inner = self.lock();
         inner.time.observe_lease(request.lease);
         let reading = inner.time.read(&self.clock);
+        let ended = if reading.settled { inner.end_leases(reading.now) } else { Vec::new() };
         let mut claimed = Vec::new();
         while claimed.len() < request.max as usize {
-            let Some(id) = inner.next_ready(&request, reading.now, reading.settled) else { break };
+            let Some(id) = inner.next_ready(&request, reading.now) else { break };
             inner.last_served = Some(inner.tasks[&id].task.owner.clone());
-            if inner.tasks[&id].task.lease().is_some() {
-                inner.apply(id, &By::Store, &[Event::LoseLease], reading.now);
-                self.hints.send(Hint::Changed(id));
-                // It may have ended, or may have to wait for its backoff.
-                continue;
-            }
             let claim = Event::Claim { worker: request.worker.clone(), lease: request.lease };
             if let Applied::Applied(task) = inner.apply(id, &By::Store, &[claim], reading.now) {
                 let (call, token) = (inner.tasks[&id].call.clone(), task.token);
                 claimed.push(Claimed { task, call, token });
             }
         }
+        drop(inner);
+        ended.into_iter().for_each(|id| self.hints.send(Hint::Changed(id)));
         Ok(claimed)
     }
 

@@ -40,8 +40,9 @@ impl Payload {
     /// When `text` is not one JSON value.
     pub fn from_json(text: impl Into<Arc<str>>) -> Result<Self, serde_json::Error> {
         let text = text.into();
-        serde_json::from_str::<&RawValue>(&text)?;
-        Ok(Self(text))
+        // White space around the value is not part of it, and would be lost on the way through another encoding.
+        let raw = serde_json::from_str::<&RawValue>(&text)?.get();
+        if raw.len() == text.len() { Ok(Self(text)) } else { Ok(Self(raw.into())) }
     }
 
     /// JSON `null`.

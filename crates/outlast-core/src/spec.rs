@@ -80,6 +80,9 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// The longest time that may be configured: a thousand years, well inside what a [`crate::Timestamp`] holds.
+    pub(crate) const MAX_DURATION: Duration = Duration::from_secs(1_000 * 366 * 86_400);
+
     /// The terms of a task of `tool` where its author said nothing.
     #[must_use]
     pub fn new(tool: impl Into<String>) -> Self {
@@ -104,7 +107,7 @@ impl Spec {
     /// [`InvalidSpec`] names the first setting that cannot be kept.
     pub fn check(&self) -> Result<(), InvalidSpec> {
         let zero = |setting: Option<Duration>| setting.is_some_and(|value| value < Duration::from_millis(1));
-        let far = |setting: Option<Duration>| setting.is_some_and(|value| value > MAX_DURATION);
+        let far = |setting: Option<Duration>| setting.is_some_and(|value| value > Self::MAX_DURATION);
         if self.tool.is_empty() {
             Err(InvalidSpec::Tool)
         } else if zero(self.ttl) || far(self.ttl) {
@@ -113,6 +116,10 @@ impl Spec {
             Err(InvalidSpec::Duration { setting: "deadline" })
         } else if zero(self.poll) || far(self.poll) {
             Err(InvalidSpec::Duration { setting: "poll interval" })
+        } else if far(Some(self.min_retention)) {
+            Err(InvalidSpec::Duration { setting: "minimum retention" })
+        } else if far(Some(self.cancel_grace)) {
+            Err(InvalidSpec::Duration { setting: "cancel grace" })
         } else if self.max_attempts == 0 {
             Err(InvalidSpec::Attempts)
         } else {
@@ -120,9 +127,6 @@ impl Spec {
         }
     }
 }
-
-/// The longest time that may be configured: a thousand years, well inside what a [`crate::Timestamp`] holds.
-const MAX_DURATION: Duration = Duration::from_secs(1_000 * 366 * 86_400);
 
 /// A setting that cannot be kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

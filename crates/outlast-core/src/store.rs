@@ -17,7 +17,8 @@ use crate::{
 /// # What every store keeps
 /// - **Durable before it returns.** What `create`, `apply`, `claim` and `renew` answer, a refusal included, follows
 ///   from state that survives `kill -9`.
-/// - **Fencing by token.** A worker's events commit exactly while its token is the task's newest, whatever the time.
+/// - **Fencing by token.** A worker's events commit exactly while its token is the task's newest and its lease was
+///   neither given back nor ended, whatever the time.
 /// - **Linearizable reads.** `get` sees every change that was acknowledged before it began.
 /// - **Same call again, same answer.** After [`StoreError::Unknown`] an identical retry is safe.
 /// - **Its own time.** Durations cross this trait, instants do not come in; a store reads the clock that it was given,
@@ -28,6 +29,9 @@ use crate::{
 #[async_trait]
 pub trait Store: Inspect {
     /// Creates a task, durably before it returns; with a lease, its first claim is part of the same write.
+    ///
+    /// Sent again it answers with the task as it is by then, and with the token only while the first lease is still in
+    /// the hands of that worker.
     ///
     /// With an idempotency key that its owner used before: the task that exists for the same request,
     /// [`Created::KeyReused`] for another one.
@@ -42,7 +46,8 @@ pub trait Store: Inspect {
     /// Hands out up to [`ClaimRequest::max`] tasks that are ready now, each under its next token.
     ///
     /// Owners are served in turn, so that one who floods the queue does not keep another waiting; no task goes to two
-    /// workers. A lease that ran out is ended first ([`Event::LoseLease`]).
+    /// workers. Leases that ran out are ended first ([`Event::LoseLease`]), also of tools that the worker does not
+    /// serve: else they would hold places of their owner for ever.
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claimed>, StoreError>;
 
     /// Extends the leases that `worker` holds, in one write, and reports what is new to it. Answers in the order of

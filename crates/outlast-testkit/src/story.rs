@@ -316,10 +316,43 @@ impl<S: Store + ?Sized> Tell for S {
 ///
 /// # Panics
 /// When the events were refused.
-#[must_use]
 pub fn after(applied: Applied) -> Task {
     match applied {
         Applied::Applied(task) | Applied::Absorbed(task) => task,
         other => panic!("the events are taken, but: {other:?}"),
     }
+}
+
+/// Runs these calls on several threads, all from the same moment on, and returns what they return, in order.
+///
+/// # Panics
+/// When one of them panics.
+pub async fn at_once<T: Send + 'static>(
+    calls: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
+) -> Vec<T> {
+    let calls: Vec<_> = calls.into_iter().collect();
+    let line = Arc::new(tokio::sync::Barrier::new(calls.len()));
+    let running: Vec<_> = calls
+        .into_iter()
+        .map(|call| {
+            let line = line.clone();
+            tokio::spawn(async move {
+                line.wait().await;
+                call.await
+            })
+        })
+        .collect();
+    let mut results = Vec::with_capacity(running.len());
+    for call in running {
+        results.push(call.await.expect("no call panics"));
+    }
+    results
+}
+
+/// What a future returns, unless it waits for something that does not come.
+///
+/// # Panics
+/// When nothing comes for half a minute.
+pub async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(MINUTE / 2, future).await.expect("it comes soon")
 }

@@ -1,0 +1,155 @@
+//! What becomes of work whose worker went away without a word.
+
+use outlast_core::{EntryKind, Event, Spec, Status, Store, Task, TaskState};
+use serde_json::json;
+
+use crate::{Harness, story::*};
+
+pub async fn work_that_may_run_again_does_and_finds_its_steps(on: &dyn Harness) {
+    let store = on.open().await;
+    let (task, token) = store.create_leased(new_task(), "one").await;
+    store.worked(task.id, token, vec![finish("a", &json!("kept")), ask("q", "Sure?")]).await;
+    on.advance(LEASE - MOMENT).await;
+    assert_eq!(store.claim_up_to("two", 10).await, [], "a lease that runs is not taken");
+    on.advance(MOMENT).await;
+    let claimed = store.claim_only("two").await;
+
+    assert_eq!(claimed.token, token.next());
+    assert_eq!(claimed.task.status(), Status::InputRequired, "the question is still outstanding");
+    assert_eq!(claimed.task.lost.len(), 1);
+    let entries = store.entries(task.id).await;
+    let kinds: Vec<_> = entries.iter().map(|entry| entry.kind).collect();
+    assert_eq!(kinds, [EntryKind::Step, EntryKind::Asked, EntryKind::LeaseLost, EntryKind::Claimed]);
+    store.alice(task.id, vec![answer("q", "yes")]).await;
+    store.worked(task.id, claimed.token, vec![complete(&json!(1))]).await;
+}
+
+pub async fn work_that_must_not_run_twice_ends_and_says_that_its_outcome_is_unknown(on: &dyn Harness) {
+    let store = on.open().await;
+    let (task, _) = store.create_leased(new_with(run_once()), "one").await;
+    on.advance(LEASE).await;
+    assert_eq!(store.claim_up_to("two", 10).await, []);
+
+    let failed = store.task(task.id).await;
+    let TaskState::Failed { error } = &failed.state else { panic!("it failed, not {:?}", failed.state) };
+    assert_eq!(error.code, -32_603);
+    assert!(error.message.contains("stopped while this work ran") && error.message.contains("unknown"));
+    assert_eq!(failed.status_message.as_ref(), Some(&error.message));
+}
+
+pub async fn work_that_must_not_run_twice_waits_safely_while_nobody_runs_it(on: &dyn Harness) {
+    let store = on.open().await;
+    let task = store.create_one(new_with(run_once())).await;
+    on.advance(DAY / 3).await;
+    store.sweep_all().await;
+    assert_eq!(store.task(task.id).await.status(), Status::Working);
+    assert_eq!(store.claim_only("one").await.token.0, 1);
+}
+
+/// Lets every attempt end by a lost lease until the task is over or was started `most` times.
+async fn crash_on_and_on(
+    on: &dyn Harness,
+    store: &dyn Store,
+    id: outlast_core::TaskId,
+    most: u32,
+) -> (Task, u32) {
+    let mut started = 0;
+    while started < most {
+        started += u32::try_from(store.claim_up_to("doomed", 10).await.len()).unwrap();
+        if store.task(id).await.is_final() {
+            break;
+        }
+        // Long enough for the lease and for the longest backoff.
+        on.advance(LEASE + MINUTE * 2).await;
+    }
+    (store.task(id).await, started)
+}
+
+pub async fn work_that_crashes_its_worker_every_time_is_given_up(on: &dyn Harness) {
+    let store = on.open().await;
+    let task = store.create_one(new_with(Spec { max_attempts: 3, ..rerun() })).await;
+    let (task, started) = crash_on_and_on(on, &*store, task.id, 10).await;
+    assert_eq!(started, 3);
+    let TaskState::Failed { error } = task.state else { panic!("it was given up, not {:?}", task.state) };
+    assert!(error.message.contains('3'), "{}", error.message);
+}
+
+pub async fn progress_resets_the_count_of_lost_attempts(on: &dyn Harness) {
+    let store = on.open().await;
+    let task = store.create_one(new_with(Spec { max_attempts: 2, ..rerun() })).await;
+    for attempt in 0..6 {
+        let claimed = store.claim_only("doomed").await;
+        store.worked(task.id, claimed.token, vec![finish(&format!("step {attempt}"), &json!(1))]).await;
+        on.advance(LEASE + MINUTE * 2).await;
+    }
+    let claimed = store.claim_only("one").await;
+    assert_eq!(claimed.task.lost.len(), 1);
+
+    // What others do is no progress of the work.
+    store.worked(task.id, claimed.token, vec![ask("q", "Sure?")]).await;
+    on.advance(LEASE).await;
+    store.claim_only("doomed").await;
+    store.alice(task.id, vec![answer("q", "yes")]).await;
+    on.advance(LEASE).await;
+    assert_eq!(store.claim_up_to("one", 10).await, []);
+    assert_eq!(store.task(task.id).await.status(), Status::Failed);
+}
+
+pub async fn after_the_second_loss_in_a_row_the_work_waits_before_it_starts_again(on: &dyn Harness) {
+    let store = on.open().await;
+    let task = store.create_one(new_task()).await;
+    store.claim_only("doomed").await;
+    on.advance(LEASE).await;
+    store.claim_only("doomed").await;
+    on.advance(LEASE).await;
+    assert_eq!(store.claim_up_to("one", 10).await, []);
+    let waits_until = store.task(task.id).await.ready_at().unwrap();
+    let now = store.list(outlast_core::Filter::default(), None, 1).await.unwrap().now;
+    assert!(waits_until > now);
+    on.advance(waits_until.since(now)).await;
+    assert_eq!(store.claim_only("one").await.task.lost.len(), 2);
+}
+
+pub async fn a_cancel_does_not_wait_for_the_backoff(on: &dyn Harness) {
+    let store = on.open().await;
+    let task = store.create_one(new_with(Spec { cancel_grace: DAY, ..rerun() })).await;
+    for _ in 0..2 {
+        store.claim_only("doomed").await;
+        on.advance(LEASE).await;
+    }
+    assert_eq!(store.claim_up_to("one", 10).await, []);
+    store.alice(task.id, vec![Event::Cancel]).await;
+    let claimed = store.claim_only("one").await;
+    assert!(claimed.task.cancel_requested());
+}
+
+pub async fn work_given_back_is_taken_up_again_at_once_and_counts_as_no_loss(on: &dyn Harness) {
+    let store = on.open().await;
+    let task = store.create_one(new_with(Spec { max_attempts: 1, ..rerun() })).await;
+    for _ in 0..5 {
+        let claimed = store.claim_only("one").await;
+        store.worked(task.id, claimed.token, vec![Event::Release { began: true }]).await;
+    }
+    assert_eq!(store.claim_only("two").await.task.lost, []);
+}
+
+pub async fn work_that_must_not_run_twice_is_given_back_only_unbegun(on: &dyn Harness) {
+    let store = on.open().await;
+    let (task, token) = store.create_leased(new_with(run_once()), "one").await;
+    store.worked(task.id, token, vec![Event::Release { began: false }]).await;
+    let claimed = store.claim_only("two").await;
+    let ended = store.worked(task.id, claimed.token, vec![Event::Release { began: true }]).await;
+    assert_eq!(ended.status(), Status::Failed);
+    assert!(ended.status_message.unwrap().contains("outcome is unknown"));
+}
+
+pub async fn a_cancel_outlives_the_worker_that_had_to_hear_it(on: &dyn Harness) {
+    let store = on.open().await;
+    let (task, _) = store.create_leased(new_task(), "one").await;
+    store.alice(task.id, vec![Event::Cancel]).await;
+    on.advance(LEASE).await;
+    let claimed = store.claim_only("two").await;
+    assert!(claimed.task.cancel_requested());
+    let ended = store.worked(task.id, claimed.token, vec![Event::ConfirmCancel]).await;
+    assert_eq!(ended.status(), Status::Cancelled);
+}
