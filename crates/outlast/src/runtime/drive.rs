@@ -1,0 +1,274 @@
+//! From the start of a run to the event that ends it, for claimed tasks and for calls that begin inline.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use outlast_core::{
+    Call, Created, Event, Illegal, InputKey, NewTask, Outcome, Payload, StepKey, StoreError, Task, TaskError,
+};
+use serde::{Deserialize, Serialize};
+use tokio::{task::JoinHandle, time::sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::{Ended, Round, Run, Runtime, lock, run::Lease};
+
+/// How a call that began inline went on.
+pub(crate) enum Inline {
+    /// It ended before it had to become a task.
+    Ended(Ended),
+    /// It is this task now.
+    Task(Box<Task>),
+    /// Its key had been used: for this task, or in a way that cannot be repeated.
+    NotCreated(Box<Created>),
+    /// Its caller left, and the work was dropped with it.
+    CallerLeft,
+    /// The store would not take it.
+    Failed(StoreError),
+}
+
+/// What is journaled of a round of a multi-round-trip call: what came out of it.
+#[derive(Debug, Serialize, Deserialize)]
+struct RoundEntry {
+    state: Option<String>,
+    /// The tool's own key of each question, and the key that it was asked under.
+    keys: Vec<(String, InputKey)>,
+}
+
+impl Runtime {
+    /// Creates a task and begins it at once where a slot is free, else as soon as one is.
+    pub(crate) async fn begin(&self, new: NewTask) -> Result<Created, StoreError> {
+        let call = new.call.clone();
+        let before = self.0.config.clock.monotonic();
+        let created = self.create(new, self.has_slot()).await?;
+        if let Created::Created { task, token } = &created {
+            if token.is_some() {
+                let run = self.bind(Run::inline(task.spec.asks), task, before);
+                let (runtime, task) = (self.clone(), task.clone());
+                self.0.tracker.spawn(async move { runtime.drive(task, call, run).await });
+            } else {
+                self.0.work.notify_one();
+            }
+        }
+        Ok(created)
+    }
+
+    /// Begins a call inline, and makes it the task `new` when it is not over after `patience` or when its work needs to
+    /// be one. `always_task` makes it a task even when it ends before that, though not when it asks before that (S16).
+    pub(crate) async fn begin_inline(
+        &self,
+        new: NewTask,
+        patience: Duration,
+        always_task: bool,
+        run: Run,
+        caller_left: CancellationToken,
+    ) -> Inline {
+        let mut attempt = self.spawn_attempt(new.call.clone(), None, run.clone());
+        let ended = tokio::select! {
+            ended = &mut attempt => Some(flatten(ended)),
+            () = sleep(patience) => None,
+            () = run.wants_task().cancelled() => None,
+            () = caller_left.cancelled() => {
+                run.unload().cancel();
+                return Inline::CallerLeft;
+            }
+        };
+        match ended {
+            Some(ended @ Ended::InputRequired { .. }) => return Inline::Ended(ended),
+            Some(ended) if !always_task => return Inline::Ended(ended),
+            _ => {}
+        }
+        let before = self.0.config.clock.monotonic();
+        let call = new.call.clone();
+        // Leased whether or not a slot is free: the work runs already.
+        match self.create(new, true).await {
+            Ok(Created::Created { task, .. }) => {
+                let run = self.bind(run, &task, before);
+                let (runtime, begun) = (self.clone(), task.clone());
+                self.0.tracker.spawn(async move {
+                    let ended = async {
+                        match ended {
+                            Some(ended) => ended,
+                            None => flatten(attempt.await),
+                        }
+                    };
+                    runtime.supervise(&begun, &run, runtime.rounds(call, &run, ended)).await;
+                });
+                Inline::Task(Box::new(task))
+            }
+            Ok(refused) => {
+                run.unload().cancel();
+                Inline::NotCreated(Box::new(refused))
+            }
+            Err(error) => {
+                run.unload().cancel();
+                Inline::Failed(error)
+            }
+        }
+    }
+
+    fn bind(&self, run: Run, task: &Task, leased_at: Duration) -> Run {
+        let lease = run.bind(task, self.0.store.clone(), self.0.work.clone(), leased_at);
+        lock(&self.0.loaded).insert(lease.id, run.clone());
+        run
+    }
+
+    fn spawn_attempt(&self, call: Call, round: Option<Round>, run: Run) -> JoinHandle<Ended> {
+        let runner = self.0.runner.clone();
+        // A task of its own: the request that began it may go away.
+        self.0.tracker.spawn(async move { runner.run(call, round, run).await })
+    }
+
+    /// Runs a leased task from what its journal says to the event that ends this attempt.
+    pub(super) async fn drive(&self, task: Task, call: Call, run: Run) {
+        let resume = self.resume(&task, call, &run);
+        self.supervise(&task, &run, resume).await;
+    }
+
+    /// Sees an attempt to its end: by itself, by its deadline, or by the loss of its lease.
+    async fn supervise(&self, task: &Task, run: &Run, attempt: impl Future<Output = Vec<Event>>) {
+        let Some(lease) = run.lease() else { return };
+        let deadline = async {
+            match (task.hard_deadline(), task.lease()) {
+                (Some(deadline), Some(held)) => {
+                    // The lease began when the store last read its clock.
+                    sleep(deadline.since(held.until - self.0.config.lease)).await;
+                }
+                _ => std::future::pending().await,
+            }
+        };
+        let events = tokio::select! {
+            events = attempt => Some(events),
+            () = deadline => Some(vec![Event::PassDeadline]),
+            () = run.unload().cancelled() => None,
+        };
+        if let Some(events) = events {
+            tokio::select! {
+                () = self.conclude(run, lease, events) => {}
+                () = run.unload().cancelled() => {}
+            }
+        }
+        run.unload().cancel();
+        let mut loaded = lock(&self.0.loaded);
+        if loaded.get(&lease.id).and_then(Run::lease).is_some_and(|held| held.token == lease.token) {
+            loaded.remove(&lease.id);
+        }
+        drop(loaded);
+        self.left();
+    }
+
+    /// Writes the events that end an attempt; what the store refuses becomes the task's error.
+    async fn conclude(&self, run: &Run, lease: &Lease, mut events: Vec<Event>) {
+        if let Some(message) = run.last_message() {
+            events.insert(0, Event::SetMessage(Some(message)));
+        }
+        if let Err(illegal) = run.commit(lease, events).await {
+            let instead = match illegal {
+                // The cancel came between the last look and the question.
+                Illegal::CancelRequested => Event::ConfirmCancel,
+                Illegal::Undeclared { .. } => Event::Fail(TaskError::new(-32021, illegal.to_string())),
+                _ => Event::Fail(TaskError::internal(illegal.to_string())),
+            };
+            // An error is far smaller than any limit.
+            if let Err(illegal) = run.commit(lease, vec![instead]).await {
+                tracing::error!(task = ?lease.id, %illegal, "the end of a task was refused");
+            }
+        }
+    }
+
+    /// Where the journal says that the work is: at its start, or between two rounds.
+    async fn resume(&self, task: &Task, call: Call, run: &Run) -> Vec<Event> {
+        let Some(lease) = run.lease() else { return Vec::new() };
+        if task.seq > 0 {
+            run.refresh(lease).await;
+        }
+        let Some((_, last)) = last_round(lease) else {
+            let attempt = self.spawn_attempt(call.clone(), None, run.clone());
+            return self.rounds(call, run, async { flatten(attempt.await) }).await;
+        };
+        // Between rounds no tool code runs, so a cancel ends the task here.
+        if task.cancel_requested() {
+            return vec![Event::ConfirmCancel];
+        }
+        let answers: Option<Vec<_>> =
+            last.keys.iter().map(|(own, key)| Some((own.clone(), Run::answer(lease, key)?))).collect();
+        let Some(answers) = answers else {
+            // Woken by some of the answers: wait for the rest.
+            return vec![Event::Park { seen_seq: Run::seen_seq(lease), wake: None }];
+        };
+        let round = Round { answers, state: last.state };
+        let attempt = self.spawn_attempt(call.clone(), Some(round), run.clone());
+        self.rounds(call, run, async { flatten(attempt.await) }).await
+    }
+
+    /// Turns the end of a run into events; a further round parks the task, and holds nothing while it waits.
+    async fn rounds(&self, _call: Call, run: &Run, ended: impl Future<Output = Ended>) -> Vec<Event> {
+        let (questions, state) = match ended.await {
+            Ended::Result(result) => return vec![Event::Complete(result)],
+            Ended::Error(error) => return vec![Event::Fail(error)],
+            Ended::Cancelled => return vec![Event::ConfirmCancel],
+            Ended::InputRequired { questions, state, .. } => (questions, state),
+        };
+        let Some(lease) = run.lease() else { return Vec::new() };
+        if run.cancel().is_cancelled() {
+            return vec![Event::ConfirmCancel];
+        }
+        run.refresh(lease).await;
+        let (number, idle) = match last_round(lease) {
+            Some((number, last)) => (number + 1, if last.keys.is_empty() { number } else { 0 }),
+            None => (1, 0),
+        };
+        let mut asks = Vec::new();
+        let mut keys = Vec::new();
+        for (own, question) in questions {
+            let Some(key) = unused_key(lease, &own, &keys) else {
+                let message =
+                    format!("the tool asked under a key that is no valid key: '{}'", own.escape_debug());
+                return vec![Event::Fail(TaskError::internal(message))];
+            };
+            keys.push((own, key.clone()));
+            asks.push(Event::Ask { key, question });
+        }
+        // "Come back later" (S20b): sooner at first, then less often.
+        let wake = keys.is_empty().then(|| Duration::from_secs(1 << idle.min(6)));
+        let entry = match Payload::encode(&RoundEntry { state, keys }) {
+            Ok(entry) => entry,
+            Err(error) => return vec![Event::Fail(TaskError::internal(error.to_string()))],
+        };
+        let mut events = vec![Event::FinishStep { key: round_key(number), outcome: Outcome::Value(entry) }];
+        events.extend(asks);
+        events.push(Event::Park { seen_seq: Run::seen_seq(lease), wake });
+        events
+    }
+}
+
+/// The journal key of a round; tools cannot use it, because their keys do not begin so.
+fn round_key(number: u32) -> StepKey {
+    StepKey::new(format!("outlast:round:{number}")).expect("a short text is a key")
+}
+
+fn last_round(lease: &Arc<Lease>) -> Option<(u32, RoundEntry)> {
+    (1..)
+        .map_while(|number| match Run::step(lease, &round_key(number)) {
+            Some(Outcome::Value(entry)) => Some((number, entry.decode().ok()?)),
+            _ => None,
+        })
+        .last()
+}
+
+/// The tool's own key where it is unused in this task, else the first of `key#2`, `key#3`, ... that is (S18).
+fn unused_key(lease: &Lease, own: &str, taken: &[(String, InputKey)]) -> Option<InputKey> {
+    let first = InputKey::new(own).ok()?;
+    let further = (2..).map_while(|n| InputKey::new(format!("{own}#{n}")).ok());
+    std::iter::once(first)
+        .chain(further)
+        .find(|key| !Run::was_asked(lease, key) && taken.iter().all(|(_, other)| other != key))
+}
+
+/// A run that panicked outside of the tool, or was aborted with the whole process.
+fn flatten(ended: Result<Ended, tokio::task::JoinError>) -> Ended {
+    ended.unwrap_or_else(|_| Ended::Error(TaskError::internal("the work stopped unexpectedly")))
+}
+
+/// Answers by key, as a multi-round-trip request carries them.
+pub(crate) fn answers_json(round: &Round) -> BTreeMap<String, serde_json::Value> {
+    round.answers.iter().map(|(key, answer)| (key.clone(), answer.to_value())).collect()
+}

@@ -1,0 +1,168 @@
+//! What goes on beside the work: renewing leases, sweeping, following the change feed, giving work back.
+
+use std::time::Duration;
+
+use outlast_core::{Applied, By, Event, Held, Hint, Renewal};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::{Run, Runtime, lock};
+
+/// How many tasks one sweep may change: a small write that stalls nobody.
+const SWEEP: u32 = 50;
+
+impl Runtime {
+    pub(super) fn spawn_loops(&self) {
+        // The first sweep comes after the first claim: what an earlier process left is recovered before anything is
+        // judged by its age.
+        let recovered = CancellationToken::new();
+        let (claims, leases, hints, sweeps) = (self.clone(), self.clone(), self.clone(), self.clone());
+        let tracker = &self.0.tracker;
+        let gate = recovered.clone();
+        tracker.spawn(async move { claims.claim_loop(gate).await });
+        tracker.spawn(async move { leases.renew_loop().await });
+        tracker.spawn(async move { hints.follow_hints().await });
+        tracker.spawn(async move {
+            tokio::select! {
+                () = recovered.cancelled() => sweeps.sweep_loop().await,
+                () = sweeps.0.draining.cancelled() => {}
+            }
+        });
+    }
+
+    /// Renews every lease of this process in one write, and drops work whose lease is lost.
+    async fn renew_loop(&self) {
+        let mut ticks = interval(self.0.config.lease / 3);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                // While the process drains its leases are renewed until the last is given back.
+                () = self.drained() => return,
+            }
+            let runs: Vec<Run> = lock(&self.0.loaded).values().cloned().collect();
+            let held: Vec<Held> = runs
+                .iter()
+                .filter_map(|run| run.lease().map(|lease| Held { id: lease.id, token: lease.token }))
+                .collect();
+            if held.is_empty() {
+                continue;
+            }
+            // Judged from before the request was sent: the store may have answered long before this process ran again.
+            let sent = self.0.config.clock.monotonic();
+            let (worker, lease) = (self.0.worker.clone(), self.0.config.lease);
+            match self.0.store.renew(worker, held, lease).await {
+                Ok(renewals) => {
+                    for (run, renewal) in runs.iter().zip(renewals) {
+                        self.heed(run, renewal, sent);
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "leases could not be renewed"),
+            }
+            let now = self.0.config.clock.monotonic();
+            for run in runs {
+                if run.renewed_at().is_some_and(|at| now.saturating_sub(at) > lease) {
+                    tracing::warn!("a lease ran out before it could be renewed; its work is dropped");
+                    run.unload().cancel();
+                }
+            }
+        }
+    }
+
+    fn heed(&self, run: &Run, renewal: Renewal, sent: Duration) {
+        match renewal {
+            // It may just have ended here: then it is no longer loaded and nothing is lost.
+            Renewal::Lost => run.unload().cancel(),
+            Renewal::Kept { inbox_seq, cancel } => {
+                run.renewed(sent);
+                if cancel {
+                    run.cancel().cancel();
+                }
+                if run.lease().is_some_and(|lease| inbox_seq > Run::seen_seq(lease)) {
+                    run.notify();
+                }
+            }
+        }
+    }
+
+    async fn drained(&self) {
+        self.0.draining.cancelled().await;
+        self.until_left(|loaded, _| loaded == 0).await;
+    }
+
+    /// Tells loaded work of its news, and the worker of what may be ready.
+    async fn follow_hints(&self) {
+        let mut hints = self.0.store.watch();
+        loop {
+            let hint = tokio::select! {
+                hint = hints.next() => hint,
+                () = self.0.draining.cancelled() => return,
+            };
+            match hint {
+                Some(Hint::Changed(id)) => match lock(&self.0.loaded).get(&id).cloned() {
+                    Some(run) => self.check_cancel(run),
+                    None => self.0.work.notify_one(),
+                },
+                Some(Hint::Gap) => {
+                    let runs: Vec<Run> = lock(&self.0.loaded).values().cloned().collect();
+                    runs.into_iter().for_each(|run| self.check_cancel(run));
+                    self.0.work.notify_one();
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// Wakes the work, and looks whether its caller asked for its end.
+    fn check_cancel(&self, run: Run) {
+        run.notify();
+        if run.cancel().is_cancelled() {
+            return;
+        }
+        let store = self.0.store.clone();
+        self.0.tracker.spawn(async move {
+            let Some(id) = run.lease().map(|lease| lease.id) else { return };
+            // A failed look is made good by the next renewal, which reports a cancel too.
+            if let Ok(Some(task)) = store.get(id).await
+                && task.cancel_requested()
+            {
+                run.cancel().cancel();
+            }
+        });
+    }
+
+    async fn sweep_loop(&self) {
+        const AT_LEAST: Duration = Duration::from_millis(100);
+        const AT_MOST: Duration = Duration::from_secs(5);
+        loop {
+            let pause = match self.0.store.sweep(SWEEP).await {
+                Ok(swept) if swept.next_due == Some(Duration::ZERO) => Duration::from_millis(1),
+                Ok(swept) => swept.next_due.unwrap_or(AT_MOST).clamp(AT_LEAST, AT_MOST),
+                Err(error) => {
+                    tracing::warn!(%error, "nothing could be swept");
+                    AT_MOST
+                }
+            };
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = self.0.draining.cancelled() => return,
+            }
+        }
+    }
+
+    /// Gives a task back to the store, for another process or the next start of this one.
+    pub(super) async fn give_back(&self, run: &Run) {
+        run.unload().cancel();
+        let Some(lease) = run.lease() else { return };
+        let give_back = vec![Event::Release { began: true }];
+        match self.0.store.apply(lease.id, By::Lease(lease.token), give_back).await {
+            Ok(Applied::Applied(_) | Applied::Absorbed(_)) => {}
+            Ok(other) => tracing::debug!(task = ?lease.id, ?other, "nothing was left to give back"),
+            Err(error) => {
+                tracing::warn!(task = ?lease.id, %error, "a lease was not given back and will run out")
+            }
+        }
+        lock(&self.0.loaded).remove(&lease.id);
+        self.left();
+    }
+}

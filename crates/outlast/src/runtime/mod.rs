@@ -1,0 +1,242 @@
+//! The runtime: it claims tasks, runs them under a lease, and looks after those that nobody holds.
+//!
+//! It knows nothing of MCP: what a call means is for its [`Runner`] to say.
+
+mod backoff;
+mod config;
+mod drive;
+mod housekeeping;
+mod poll_limit;
+mod run;
+mod worker;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use outlast_core::{
+    Applied, By, Call, Counts, Created, Event, Hints, LeaseRequest, NewTask, Owner, Payload, Question, Store,
+    StoreError, Task, TaskError, TaskId, ToolVersion, WorkerId,
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::sleep,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use self::{backoff::Backoff, poll_limit::PollLimiter};
+pub use self::{
+    config::{Config, PollLimit},
+    run::AskError,
+};
+pub(crate) use self::{
+    drive::{Inline, answers_json},
+    run::Run,
+};
+
+/// Carries out calls. What it returns is how one attempt, or one round of one, ended.
+#[async_trait]
+pub(crate) trait Runner: Send + Sync + 'static {
+    /// Runs the call from its start; `round` carries on a multi-round-trip call.
+    ///
+    /// Must end soon after [`Run::unload`] is cancelled, with whatever outcome.
+    async fn run(&self, call: Call, round: Option<Round>, run: Run) -> Ended;
+}
+
+/// The input of a further round of a multi-round-trip call.
+#[derive(Debug, Clone)]
+pub(crate) struct Round {
+    /// The answers, by the keys that the tool asked under.
+    pub(crate) answers: Vec<(String, Payload)>,
+    /// What the tool handed out to be echoed.
+    pub(crate) state: Option<String>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone)]
+pub(crate) enum Ended {
+    /// With a result, tool errors included (S13).
+    Result(Payload),
+    /// With a JSON-RPC error.
+    Error(TaskError),
+    /// By an explicit exit after a cancel.
+    Cancelled,
+    /// The tool wants another round (S16, S20b).
+    InputRequired {
+        /// What it asks, by its own keys.
+        questions: Vec<(String, Question)>,
+        /// What it wants echoed.
+        state: Option<String>,
+        /// The whole result, for a caller who is asked directly.
+        whole: Payload,
+    },
+}
+
+/// A running runtime; clones share it.
+#[derive(Clone)]
+pub(crate) struct Runtime(Arc<Inner>);
+
+struct Inner {
+    store: Arc<dyn Store>,
+    config: Config,
+    worker: WorkerId,
+    runner: Arc<dyn Runner>,
+    serves: Mutex<BTreeSet<ToolVersion>>,
+    loaded: Mutex<HashMap<TaskId, Run>>,
+    /// Something may be ready, or a slot may be free.
+    work: Arc<Notify>,
+    /// Told whenever a task is no longer loaded.
+    left: watch::Sender<()>,
+    polls: Mutex<PollLimiter>,
+    draining: CancellationToken,
+    tracker: TaskTracker,
+}
+
+impl Runtime {
+    /// Starts the workers, which begin by taking up what an earlier process left.
+    pub(crate) fn start(
+        store: Arc<dyn Store>,
+        config: Config,
+        runner: Arc<dyn Runner>,
+    ) -> Result<Self, String> {
+        config.check()?;
+        let inner = Inner {
+            store,
+            worker: WorkerId::new(format!("{}-{}", std::process::id(), random_id())),
+            runner,
+            serves: Mutex::default(),
+            loaded: Mutex::default(),
+            work: Arc::new(Notify::new()),
+            left: watch::Sender::new(()),
+            polls: Mutex::new(PollLimiter::new(config.poll_limit)),
+            draining: CancellationToken::new(),
+            tracker: TaskTracker::new(),
+            config,
+        };
+        let runtime = Self(Arc::new(inner));
+        runtime.spawn_loops();
+        Ok(runtime)
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        &self.0.store
+    }
+
+    /// From now on this worker takes up tasks of `tool`.
+    pub(crate) fn serve(&self, tool: ToolVersion) {
+        if lock(&self.0.serves).insert(tool) {
+            self.0.work.notify_one();
+        }
+    }
+
+    pub(crate) async fn get(&self, id: TaskId) -> Result<Option<Task>, StoreError> {
+        self.0.store.get(id).await
+    }
+
+    pub(crate) async fn apply(&self, id: TaskId, by: By, events: Vec<Event>) -> Result<Applied, StoreError> {
+        // A write may be repeated as it is: what was done already is absorbed.
+        let mut backoff = Backoff::default();
+        for _ in 0..RETRIES {
+            match self.0.store.apply(id, by.clone(), events.clone()).await {
+                Err(error) if error.is_retryable() => sleep(backoff.next()).await,
+                other => return other,
+            }
+        }
+        self.0.store.apply(id, by, events).await
+    }
+
+    /// Whether `owner` may poll `id` now; if not, how long to wait.
+    pub(crate) fn may_poll(&self, owner: &Owner, id: TaskId) -> Result<(), Duration> {
+        lock(&self.0.polls).take(owner, id, self.0.config.clock.monotonic())
+    }
+
+    pub(crate) async fn counts(&self) -> Result<Counts, StoreError> {
+        self.0.store.counts().await
+    }
+
+    /// How many tasks this process has in memory, and how many of them run rather than wait.
+    pub(crate) fn loaded(&self) -> (usize, usize) {
+        let loaded = lock(&self.0.loaded);
+        (loaded.len(), loaded.values().filter(|run| !run.is_waiting()).count())
+    }
+
+    pub(crate) fn hints(&self) -> Hints {
+        self.0.store.watch()
+    }
+
+    /// Creates a task, leased to this process where it has room to run it.
+    async fn create(&self, new: NewTask, want_lease: bool) -> Result<Created, StoreError> {
+        let lease =
+            want_lease.then(|| LeaseRequest { worker: self.0.worker.clone(), lease: self.0.config.lease });
+        let mut backoff = Backoff::default();
+        for _ in 0..RETRIES {
+            match self.0.store.create(new.clone(), lease.clone()).await {
+                Err(error) if error.is_retryable() => sleep(backoff.next()).await,
+                other => return other,
+            }
+        }
+        self.0.store.create(new, lease).await
+    }
+
+    fn has_slot(&self) -> bool {
+        let (loaded, running) = self.loaded();
+        !self.0.draining.is_cancelled()
+            && running < self.0.config.max_running
+            && loaded < self.0.config.max_loaded
+    }
+
+    /// Stops: no more claims; running work may end for as long as [`Config::drain`] says; what is left is given back.
+    pub(crate) async fn drain(&self) {
+        self.0.draining.cancel();
+        self.0.tracker.close();
+        let none_runs = self.until_left(|_, running| running == 0);
+        let _ = tokio::time::timeout(self.0.config.drain, none_runs).await;
+        let left: Vec<Run> = lock(&self.0.loaded).values().cloned().collect();
+        futures::future::join_all(left.iter().map(|run| self.give_back(run))).await;
+        self.0.tracker.wait().await;
+    }
+
+    /// A task is no longer loaded: a slot may be free.
+    fn left(&self) {
+        self.0.work.notify_one();
+        self.0.left.send_replace(());
+    }
+
+    /// Waits until so many tasks are loaded, and so many run.
+    async fn until_left(&self, enough: impl Fn(usize, usize) -> bool) {
+        let mut left = self.0.left.subscribe();
+        loop {
+            let (loaded, running) = self.loaded();
+            if enough(loaded, running) || left.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Whether the runtime is on its way out.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.0.draining.is_cancelled()
+    }
+}
+
+/// How often a request repeats a write while the store is down, before its caller gets an error.
+const RETRIES: u32 = 5;
+
+/// 128 fresh random bits (S17).
+pub(crate) fn random_id() -> TaskId {
+    let mut bytes = [0; 16];
+    // Without the system's randomness ids could be guessed, so nothing may go on.
+    getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
+    TaskId::from_bytes(bytes)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

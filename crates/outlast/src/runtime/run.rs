@@ -1,0 +1,490 @@
+//! One attempt at a task, as the work sees it: what it may say, ask and hear.
+//!
+//! A store that fails, a lease that is lost and a drain never reach the work as errors. What it awaits here then simply
+//! does not resolve, and the runtime drops the attempt.
+
+use std::{
+    any::Any,
+    collections::{BTreeMap, HashSet},
+    convert::Infallible,
+    future::pending,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use outlast_core::{
+    Applied, Asks, By, EntryKind, Event, Illegal, InputKey, Outcome, Payload, Question, QuestionKind,
+    StepKey, Store, Task, TaskId, Token,
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::backoff::Backoff;
+
+/// A loaded task and the lease that this process holds on it.
+pub(crate) struct Lease {
+    pub(crate) id: TaskId,
+    pub(crate) token: Token,
+    pub(crate) store: Arc<dyn Store>,
+    /// The bytes that a status message may have.
+    message_bytes: usize,
+    /// The runtime is told when the work begins or stops waiting, because waiting work holds no slot.
+    slots_changed: Arc<Notify>,
+    /// When the lease was last known to hold, on the worker's own clock.
+    renewed: Mutex<Duration>,
+    journal: Mutex<Journal>,
+    message: watch::Sender<Option<String>>,
+}
+
+/// What this attempt knows of the task's journal.
+#[derive(Default)]
+struct Journal {
+    seq: u64,
+    asked: HashSet<StepKey>,
+    answers: BTreeMap<StepKey, Payload>,
+    steps: BTreeMap<StepKey, Outcome>,
+}
+
+/// A handle on one attempt; clones share it.
+#[derive(Clone)]
+pub(crate) struct Run(Arc<Shared>);
+
+struct Shared {
+    asks: Asks,
+    /// Set once the call is a task: at once for a claimed one, later or never for one that began inline.
+    lease: OnceLock<Arc<Lease>>,
+    bound: Notify,
+    /// The work needs the call to become a task.
+    wants_task: CancellationToken,
+    /// The caller asked for the end of the work.
+    cancel: CancellationToken,
+    /// The work is to be dropped: the lease is lost, the process drains, or the inline caller left.
+    unload: CancellationToken,
+    news: Notify,
+    waiting: AtomicUsize,
+    used_keys: Mutex<HashSet<InputKey>>,
+    /// Who waits for a call that is no task yet, as the runner knows them.
+    caller: OnceLock<Arc<dyn Any + Send + Sync>>,
+    early_message: Mutex<Option<String>>,
+}
+
+/// Why asking was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    /// The call runs synchronously, so nobody can be asked in the middle of it.
+    #[error("this call is not a task, so its caller cannot be asked anything")]
+    NotATask,
+    /// The key was used before in this task (S18).
+    #[error("the question key '{0}' was used before in this task; use another key for another question")]
+    KeyUsed(String),
+    /// The text cannot be a key, or it names a step or timer of this task.
+    #[error("'{0}' cannot be a question key: {1}")]
+    Key(String, &'static str),
+    /// The client did not declare that it can be asked this (S20a).
+    #[error("the client did not declare that it can be asked this kind of question ({0:?})")]
+    Undeclared(QuestionKind),
+    /// The caller asked for the end of the work, so no answer will come.
+    #[error("the task was cancelled")]
+    Cancelled,
+    /// The question exceeds a limit of the task.
+    #[error("the question cannot be asked: {0}")]
+    Limit(String),
+    /// The answer came, and is not what the question asked for.
+    #[error("the answer to '{0}' does not fit the question: {1}")]
+    Answer(String, String),
+}
+
+impl Run {
+    /// An attempt at a call that is no task (yet); its work may ask kinds in `asks` once it becomes one.
+    pub(crate) fn inline(asks: Asks) -> Self {
+        Self(Arc::new(Shared {
+            asks,
+            lease: OnceLock::new(),
+            bound: Notify::new(),
+            wants_task: CancellationToken::new(),
+            cancel: CancellationToken::new(),
+            unload: CancellationToken::new(),
+            news: Notify::new(),
+            waiting: AtomicUsize::new(0),
+            used_keys: Mutex::default(),
+            caller: OnceLock::new(),
+            early_message: Mutex::default(),
+        }))
+    }
+
+    /// Someone waits for the answer, for as long as the call is no task.
+    pub(crate) fn with_caller(self, caller: impl Any + Send + Sync) -> Self {
+        let _ = self.0.caller.set(Arc::new(caller));
+        self
+    }
+
+    /// Who waits for the answer, unless the call is a task by now.
+    pub(crate) fn caller<T: Clone + 'static>(&self) -> Option<T> {
+        if self.is_task() { None } else { self.0.caller.get()?.downcast_ref::<T>().cloned() }
+    }
+
+    /// The call is this task now, leased to this process.
+    pub(crate) fn bind(
+        &self,
+        task: &Task,
+        store: Arc<dyn Store>,
+        slots_changed: Arc<Notify>,
+        renewed: Duration,
+    ) -> Arc<Lease> {
+        let lease = Arc::new(Lease {
+            id: task.id,
+            token: task.token,
+            store,
+            message_bytes: usize::try_from(task.spec.limits.message_bytes).unwrap_or(usize::MAX),
+            slots_changed,
+            renewed: Mutex::new(renewed),
+            journal: Mutex::default(),
+            message: watch::Sender::new(task.status_message.clone()),
+        });
+        if self.0.lease.set(lease.clone()).is_ok() {
+            if task.cancel_requested() {
+                self.0.cancel.cancel();
+            }
+            tokio::spawn(write_messages(Arc::downgrade(&lease), lease.message.subscribe(), self.clone()));
+            if let Some(early) = lock(&self.0.early_message).take() {
+                self.status(early);
+            }
+            self.0.bound.notify_waiters();
+        }
+        lease
+    }
+
+    // --- what the runtime needs of it
+
+    pub(crate) fn lease(&self) -> Option<&Arc<Lease>> {
+        self.0.lease.get()
+    }
+
+    pub(crate) fn unload(&self) -> &CancellationToken {
+        &self.0.unload
+    }
+
+    pub(crate) fn cancel(&self) -> &CancellationToken {
+        &self.0.cancel
+    }
+
+    pub(crate) fn wants_task(&self) -> &CancellationToken {
+        &self.0.wants_task
+    }
+
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.0.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Something may have changed in the store: an answer, a cancel.
+    pub(crate) fn notify(&self) {
+        self.0.news.notify_waiters();
+    }
+
+    /// The lease was known to hold at this moment of the worker's clock.
+    pub(crate) fn renewed(&self, at: Duration) {
+        if let Some(lease) = self.lease() {
+            *lock(&lease.renewed) = at;
+        }
+    }
+
+    pub(crate) fn renewed_at(&self) -> Option<Duration> {
+        self.lease().map(|lease| *lock(&lease.renewed))
+    }
+
+    /// What the work last said about itself, for the event that ends it.
+    pub(crate) fn last_message(&self) -> Option<String> {
+        self.lease().and_then(|lease| lease.message.borrow().clone())
+    }
+
+    // --- what the work may do
+
+    pub(crate) fn is_task(&self) -> bool {
+        self.lease().is_some()
+    }
+
+    /// Sets the status message; writes are coalesced to at most four a second.
+    pub(crate) fn status(&self, message: String) {
+        match self.lease() {
+            Some(lease) => {
+                let message = cut(message, lease.message_bytes);
+                lease.message.send_if_modified(|current| {
+                    let changed = current.as_ref() != Some(&message);
+                    *current = Some(message);
+                    changed
+                });
+            }
+            None => *lock(&self.0.early_message) = Some(message),
+        }
+    }
+
+    pub(crate) async fn extend_ttl(&self, from_now: Duration) {
+        if let Some(lease) = self.lease() {
+            // Refused only where it would mean nothing: the task is over.
+            let _ = self.commit(lease, vec![Event::ExtendTtl(from_now)]).await;
+        }
+    }
+
+    /// Asks all of `questions` at once and waits for every answer. What was asked by an earlier attempt is not asked
+    /// again, and what was answered returns at once.
+    pub(crate) async fn ask(
+        &self,
+        questions: Vec<(InputKey, Question)>,
+    ) -> Result<BTreeMap<InputKey, Payload>, AskError> {
+        for (key, question) in &questions {
+            if !self.0.asks.allows(question.kind()) {
+                return Err(AskError::Undeclared(question.kind()));
+            }
+            if !lock(&self.0.used_keys).insert(key.clone()) {
+                return Err(AskError::KeyUsed(key.to_string()));
+            }
+        }
+        let lease = self.become_task().await;
+        self.refresh(&lease).await;
+        let new: Vec<_> = {
+            let journal = lock(&lease.journal);
+            questions.iter().filter(|(key, _)| !journal.asked.contains(&key.into())).cloned().collect()
+        };
+        if !new.is_empty() {
+            if self.0.cancel.is_cancelled() {
+                return Err(AskError::Cancelled);
+            }
+            let events = new.into_iter().map(|(key, question)| Event::Ask { key, question }).collect();
+            self.commit(&lease, events).await.map_err(refused)?;
+        }
+        let keys: Vec<_> = questions.into_iter().map(|(key, _)| key).collect();
+        let mut asking = Asking { run: self.clone(), lease: lease.clone(), keys, answered: false };
+        let _waiting = Waiting::begin(self, &lease);
+        loop {
+            // Registered before the look, so that an answer in between is not missed.
+            let mut news = std::pin::pin!(self.0.news.notified());
+            news.as_mut().enable();
+            self.refresh(&lease).await;
+            if let Some(answers) = asking.answers() {
+                asking.answered = true;
+                return Ok(answers);
+            }
+            if self.0.cancel.is_cancelled() {
+                asking.answered = true;
+                return Err(AskError::Cancelled);
+            }
+            tokio::select! {
+                () = news => {}
+                () = self.0.cancel.cancelled() => {}
+            }
+        }
+    }
+
+    /// The lease, as soon as the call is a task.
+    async fn become_task(&self) -> Arc<Lease> {
+        loop {
+            let mut bound = std::pin::pin!(self.0.bound.notified());
+            bound.as_mut().enable();
+            if let Some(lease) = self.lease() {
+                return lease.clone();
+            }
+            self.0.wants_task.cancel();
+            bound.await;
+        }
+    }
+
+    // --- the journal
+
+    /// Reads what is new in the journal.
+    pub(crate) async fn refresh(&self, lease: &Lease) {
+        const PAGE: u64 = 1 << 20;
+        let mut backoff = Backoff::default();
+        loop {
+            let after = lock(&lease.journal).seq;
+            match lease.store.journal(lease.id, after, PAGE).await {
+                Ok(page) => {
+                    let mut journal = lock(&lease.journal);
+                    for entry in page.entries.into_iter().filter(|entry| entry.seq > after) {
+                        journal.seq = entry.seq;
+                        match (entry.kind, entry.key, entry.body) {
+                            (EntryKind::Asked, Some(key), _) => drop(journal.asked.insert(key)),
+                            (EntryKind::Answered, Some(key), Some(answer)) => {
+                                journal.answers.insert(key, answer);
+                            }
+                            (EntryKind::Step, Some(key), Some(body)) => {
+                                if let Ok(outcome) = body.decode() {
+                                    journal.steps.insert(key, outcome);
+                                }
+                            }
+                            (EntryKind::CancelRequested, ..) => self.0.cancel.cancel(),
+                            _ => {}
+                        }
+                    }
+                    if !page.more {
+                        return;
+                    }
+                }
+                Err(error) if error.is_retryable() => sleep(backoff.next()).await,
+                Err(_) => match self.stop().await {},
+            }
+        }
+    }
+
+    /// The last journal entry that this attempt has seen.
+    pub(crate) fn seen_seq(lease: &Lease) -> u64 {
+        lock(&lease.journal).seq
+    }
+
+    /// What a step of this key returned, if it finished.
+    pub(crate) fn step(lease: &Lease, key: &StepKey) -> Option<Outcome> {
+        lock(&lease.journal).steps.get(key).cloned()
+    }
+
+    /// The answer to a question, if it came.
+    pub(crate) fn answer(lease: &Lease, key: &InputKey) -> Option<Payload> {
+        lock(&lease.journal).answers.get(&key.into()).cloned()
+    }
+
+    /// Whether a question of this key was asked in this task.
+    pub(crate) fn was_asked(lease: &Lease, key: &InputKey) -> bool {
+        lock(&lease.journal).asked.contains(&key.into())
+    }
+
+    /// Writes events under the lease, for as long as that takes. Does not return when the lease is lost: the attempt
+    /// is dropped then.
+    pub(crate) async fn commit(&self, lease: &Lease, events: Vec<Event>) -> Result<Task, Illegal> {
+        let mut backoff = Backoff::default();
+        loop {
+            match lease.store.apply(lease.id, By::Lease(lease.token), events.clone()).await {
+                Ok(Applied::Applied(task) | Applied::Absorbed(task)) => return Ok(task),
+                Ok(Applied::Illegal(illegal)) => return Err(illegal),
+                Ok(Applied::Fenced | Applied::NotFound) => match self.stop().await {},
+                Err(error) if error.is_retryable() => {
+                    tracing::warn!(task = ?lease.id, %error, "the store failed; trying again");
+                    sleep(backoff.next()).await;
+                }
+                Err(error) => {
+                    tracing::error!(task = ?lease.id, %error, "the store failed for good");
+                    match self.stop().await {}
+                }
+            }
+        }
+    }
+
+    /// Has the attempt dropped, and never returns.
+    async fn stop(&self) -> Infallible {
+        self.0.unload.cancel();
+        pending().await
+    }
+}
+
+/// Questions that are being asked. Dropped before their answers came, they are withdrawn.
+struct Asking {
+    run: Run,
+    lease: Arc<Lease>,
+    keys: Vec<InputKey>,
+    answered: bool,
+}
+
+impl Asking {
+    fn answers(&self) -> Option<BTreeMap<InputKey, Payload>> {
+        self.keys.iter().map(|key| Some((key.clone(), Run::answer(&self.lease, key)?))).collect()
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        // An attempt that is unloaded leaves its questions to the next one.
+        if self.answered || self.run.0.unload.is_cancelled() {
+            return;
+        }
+        let (run, lease) = (self.run.clone(), self.lease.clone());
+        let events: Vec<_> = self
+            .keys
+            .drain(..)
+            .filter(|key| Run::answer(&lease, key).is_none())
+            .map(|key| Event::Withdraw { key })
+            .collect();
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                let unload = run.unload().clone();
+                tokio::select! {
+                    _ = run.commit(&lease, events) => {}
+                    () = unload.cancelled() => {}
+                }
+            });
+        }
+    }
+}
+
+/// The work waits for a person, and holds no running slot meanwhile.
+struct Waiting(Run, Arc<Lease>);
+
+impl Waiting {
+    fn begin(run: &Run, lease: &Arc<Lease>) -> Self {
+        run.0.waiting.fetch_add(1, Ordering::Relaxed);
+        lease.slots_changed.notify_one();
+        Self(run.clone(), lease.clone())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.1.slots_changed.notify_one();
+    }
+}
+
+/// Writes the newest status message, at most four times a second, until the attempt is over.
+async fn write_messages(
+    lease: std::sync::Weak<Lease>,
+    mut messages: watch::Receiver<Option<String>>,
+    run: Run,
+) {
+    const PACE: Duration = Duration::from_millis(250);
+    let unload = run.unload().clone();
+    drop(run);
+    let writing = async {
+        while messages.changed().await.is_ok() {
+            let message = messages.borrow_and_update().clone();
+            let Some(lease) = lease.upgrade() else { return };
+            let by = By::Lease(lease.token);
+            match lease.store.apply(lease.id, by, vec![Event::SetMessage(message)]).await {
+                Ok(_) => {}
+                // The event that ends the task carries the last message; an earlier one may be missed.
+                Err(error) => tracing::debug!(task = ?lease.id, %error, "a status message was not written"),
+            }
+            drop(lease);
+            sleep(PACE).await;
+        }
+    };
+    tokio::select! {
+        () = writing => {}
+        () = unload.cancelled() => {}
+    }
+}
+
+fn refused(illegal: Illegal) -> AskError {
+    match illegal {
+        Illegal::KeyUsed { key } => AskError::KeyUsed(key.to_string()),
+        Illegal::KeyKind { key } => AskError::Key(key.to_string(), "it names a step or timer of this task"),
+        Illegal::Undeclared { kind } => AskError::Undeclared(kind),
+        Illegal::CancelRequested => AskError::Cancelled,
+        other => AskError::Limit(other.to_string()),
+    }
+}
+
+fn cut(mut text: String, bytes: usize) -> String {
+    let mut end = bytes.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    text
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

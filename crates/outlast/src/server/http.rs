@@ -1,0 +1,274 @@
+//! A server over Streamable HTTP: ready-made, or as a service for a router of your own.
+//!
+//! ```
+//! # use outlast::{MemoryStore, SystemClock, TaskServer};
+//! # #[derive(Clone)] struct MyHandler;
+//! # impl rmcp::ServerHandler for MyHandler {}
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = TaskServer::builder(MyHandler).store(MemoryStore::new(SystemClock)).build().await?;
+//! let options = outlast::http::Options::default();
+//! let app: axum::Router = axum::Router::new()
+//!     .route("/health", axum::routing::get(|| async { "ok" }))
+//!     .route_service("/mcp", outlast::http::service(&server, &options));
+//! # let _ = app; server.shutdown().await; Ok(()) }
+//! ```
+
+use std::{
+    convert::Infallible,
+    sync::{Arc, OnceLock},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::{Router, body::Body, serve::ListenerExt};
+use base64::{Engine, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use rmcp::{
+    ServerHandler,
+    model::Extensions,
+    transport::streamable_http_server::{
+        StreamableHttpServerConfig, StreamableHttpService, session::local::LocalSessionManager,
+    },
+};
+use serde::Deserialize;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tower::{Layer, Service};
+
+use super::TaskServer;
+
+/// How a server is reached over HTTP.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// The `Host` headers that are served, with or without a port: the loopback names by default.
+    pub allowed_hosts: Vec<String>,
+    /// The `Origin` headers that are served (S29a); a port of `*` is any. Loopback by default. A request without one
+    /// does not come from a web page, and is served.
+    pub allowed_origins: Vec<String>,
+    /// The largest request, in bytes. 4 MiB by default.
+    pub max_body_bytes: usize,
+    /// Ends every stream when cancelled.
+    pub cancel: CancellationToken,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let loopback = ["localhost", "127.0.0.1", "[::1]"];
+        let schemes = ["http", "https"];
+        let origins = schemes.iter().flat_map(|scheme| {
+            loopback.map(|host| [format!("{scheme}://{host}"), format!("{scheme}://{host}:*")])
+        });
+        Self {
+            allowed_hosts: ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec(),
+            allowed_origins: origins.flatten().collect(),
+            max_body_bytes: 4 << 20,
+            cancel: CancellationToken::new(),
+        }
+    }
+}
+
+/// The MCP endpoint of `server` as a `tower` service, for a router of your own.
+///
+/// It is the SDK's service, set up for tasks, under a [`TaskLayer`]. It serves protocol 2026-07-28 without sessions and
+/// older clients by session. A listener of your own should set `TCP_NODELAY`: without it each streamed answer waits
+/// tens of milliseconds for the other side's acknowledgement.
+pub fn service<H: ServerHandler>(
+    server: &TaskServer<H>,
+    options: &Options,
+) -> TaskService<StreamableHttpService<TaskServer<H>, LocalSessionManager>> {
+    let mut config = StreamableHttpServerConfig::default()
+        .with_json_response(true)
+        .with_legacy_session_mode(true)
+        .with_allowed_hosts(options.allowed_hosts.clone())
+        .with_allowed_origins(options.allowed_origins.clone())
+        .with_cancellation_token(options.cancel.child_token());
+    config = config.with_max_request_body_bytes(options.max_body_bytes);
+    let server = server.clone();
+    // The SDK asks for a service for each request; all of them share one server.
+    let inner = StreamableHttpService::new(move || Ok(server.clone()), Arc::default(), config);
+    TaskLayer { max_body_bytes: options.max_body_bytes }.layer(inner)
+}
+
+/// A router that serves `server` at `/mcp`.
+pub fn router<H: ServerHandler>(server: &TaskServer<H>, options: &Options) -> Router {
+    Router::new().route_service("/mcp", service(server, options))
+}
+
+/// Serves `server` at `/mcp` on `listener` until `shutdown` resolves, then gives unfinished work back to the store.
+///
+/// # Errors
+/// When the listener fails.
+pub async fn serve<H: ServerHandler>(
+    listener: TcpListener,
+    server: TaskServer<H>,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    let options = Options::default();
+    let app = router(&server, &options);
+    serve_router(listener, app, server, options.cancel, shutdown).await
+}
+
+/// Serves a router of your own in the same way: `cancel` is the token of the [`Options`] that its service was made with.
+///
+/// # Errors
+/// When the listener fails.
+pub async fn serve_router<H: ServerHandler>(
+    listener: TcpListener,
+    app: Router,
+    server: TaskServer<H>,
+    cancel: CancellationToken,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    let listener = listener.tap_io(|stream| {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "TCP_NODELAY was not set");
+        }
+    });
+    let drained = server.clone();
+    let stop = async move {
+        shutdown.await;
+        // Requests are still answered while the work drains; streams end after it.
+        drained.shutdown().await;
+        cancel.cancel();
+    };
+    axum::serve(listener, app).with_graceful_shutdown(stop).await?;
+    server.shutdown().await;
+    Ok(())
+}
+
+/// What HTTP clients of tasks need and the SDK does not do:
+///
+/// - A `tasks/*` request without an `Mcp-Name` header gets it from its body, because a widely used client sends none and
+///   the SDK would refuse it. One that differs from the body is left for the SDK to refuse (S29).
+/// - A poll that came too fast is answered with status 429 and `Retry-After` (S23).
+#[derive(Debug, Clone, Copy)]
+pub struct TaskLayer {
+    /// The largest body that is read for its task id, in bytes.
+    pub max_body_bytes: usize,
+}
+
+impl<S> Layer<S> for TaskLayer {
+    type Service = TaskService<S>;
+
+    fn layer(&self, inner: S) -> TaskService<S> {
+        TaskService { inner, max_body_bytes: self.max_body_bytes }
+    }
+}
+
+/// The service of a [`TaskLayer`].
+#[derive(Debug, Clone)]
+pub struct TaskService<S> {
+    inner: S,
+    max_body_bytes: usize,
+}
+
+impl<S, B> Service<Request<Body>> for TaskService<S>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<axum::BoxError>,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        // The clone takes the place of the service that was polled ready.
+        let ready = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, ready);
+        let max = self.max_body_bytes;
+        Box::pin(async move {
+            let retry = RetryAfter::default();
+            request.extensions_mut().insert(retry.clone());
+            if lacks_task_name(&request) {
+                request = match name_task(request, max).await {
+                    Ok(request) => request,
+                    Err(refusal) => return Ok(refusal),
+                };
+            }
+            let mut response = inner.call(request).await?.map(Body::new);
+            if let Some(wait) = retry.0.get() {
+                let seconds = wait.as_secs_f64().ceil().max(1.0);
+                *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+                if let Ok(seconds) = HeaderValue::from_str(&format!("{seconds:.0}")) {
+                    response.headers_mut().insert(header::RETRY_AFTER, seconds);
+                }
+            }
+            Ok(response)
+        })
+    }
+}
+
+/// Where the handler of a request leaves word for its HTTP answer.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RetryAfter(Arc<OnceLock<Duration>>);
+
+impl RetryAfter {
+    pub(crate) fn tell(extensions: &Extensions, wait: Duration) {
+        let parts = extensions.get::<http::request::Parts>();
+        if let Some(told) = parts.and_then(|parts| parts.extensions.get::<Self>()) {
+            let _ = told.0.set(wait);
+        }
+    }
+}
+
+const MCP_METHOD: &str = "mcp-method";
+const MCP_NAME: &str = "mcp-name";
+
+fn lacks_task_name(request: &Request<Body>) -> bool {
+    let of_task = |value: &HeaderValue| value.as_bytes().starts_with(b"tasks/");
+    request.method() == Method::POST
+        && request.headers().get(MCP_METHOD).is_some_and(of_task)
+        && !request.headers().contains_key(MCP_NAME)
+}
+
+/// Reads the body, and names its task in the header.
+async fn name_task(request: Request<Body>, max: usize) -> Result<Request<Body>, Response<Body>> {
+    #[derive(Deserialize)]
+    struct Envelope {
+        params: Params,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Params {
+        task_id: String,
+    }
+    let refuse = |status: StatusCode| {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = status;
+        response
+    };
+    let (mut parts, body) = request.into_parts();
+    let body = match Limited::new(body, max).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE)),
+        Err(_) => return Err(refuse(StatusCode::BAD_REQUEST)),
+    };
+    if let Ok(envelope) = serde_json::from_slice::<Envelope>(&body)
+        && let Some(name) = header_value(&envelope.params.task_id)
+    {
+        parts.headers.insert(MCP_NAME, name);
+    }
+    Ok(Request::from_parts(parts, Body::from(body)))
+}
+
+/// Text as a header value; what cannot stand in one as it is travels as Base64 in the protocol's marks.
+fn header_value(text: &str) -> Option<HeaderValue> {
+    let plain = text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+        && text.trim() == text
+        && !text.starts_with("=?");
+    if plain {
+        HeaderValue::from_str(text).ok()
+    } else {
+        HeaderValue::from_str(&format!("=?base64?{}?=", BASE64_STANDARD.encode(text))).ok()
+    }
+}

@@ -1,0 +1,131 @@
+//! `tasks/get`, `tasks/update` and `tasks/cancel` (S6, S10, S20, S22, S25).
+
+use outlast_core::{Applied, By, Event, Illegal, InputKey, Owner, Payload, Task, TaskId};
+use rmcp::{
+    ErrorData, RoleServer, ServerHandler,
+    model::{
+        CancelTaskParams, CustomRequest, CustomResult, ErrorCode, GetTaskParams, GetTaskResult,
+        RequestMetaObject, UpdateTaskParams,
+    },
+    service::RequestContext,
+};
+
+use super::{TaskServer, gate, http::RetryAfter, wire};
+
+impl<H: ServerHandler> TaskServer<H> {
+    pub(super) async fn handle_get(
+        &self,
+        request: GetTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        let Some((owner, id)) = self.admit(&request.task_id, &context)? else {
+            return self.elsewhere(self.0.handler.get_task(request, context)).await;
+        };
+        if let Err(wait) = self.0.runtime.may_poll(&owner, id) {
+            RetryAfter::tell(&context.extensions, wait);
+            return Err(wire::slow_down(
+                "this task is polled faster than allowed; follow its pollIntervalMs",
+                wait,
+            ));
+        }
+        let task = self.0.runtime.get(id).await.map_err(|error| wire::store_failed(&error))?;
+        match task.filter(|task| self.readable(task, &owner)) {
+            Some(task) => wire::detailed(&task, self.0.runtime.config().clock.now()),
+            None => self.elsewhere(self.0.handler.get_task(request, context)).await,
+        }
+    }
+
+    pub(super) async fn handle_update(
+        &self,
+        request: UpdateTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let Some((owner, id)) = self.admit(&request.task_id, &context)? else {
+            return self.elsewhere(self.0.handler.update_task(request, context)).await;
+        };
+        // A key that no question can have is a key that no question has: ignored (S20).
+        let answers = request.input_responses.iter().filter_map(|(key, answer)| {
+            Some(Event::Answer { key: InputKey::new(&**key).ok()?, answer: Payload::from_value(answer) })
+        });
+        match self.apply_for(id, By::Owner(owner), answers.collect()).await? {
+            Applied::Applied(_) | Applied::Absorbed(_) => Ok(()),
+            Applied::Illegal(illegal @ (Illegal::AnswerShape { .. } | Illegal::Limit { .. })) => {
+                Err(ErrorData::invalid_params(format!("{illegal}; no answer was taken"), None))
+            }
+            Applied::Illegal(illegal) => Err(ErrorData::invalid_params(illegal.to_string(), None)),
+            Applied::NotFound | Applied::Fenced => {
+                self.elsewhere(self.0.handler.update_task(request, context)).await
+            }
+        }
+    }
+
+    pub(super) async fn handle_cancel(
+        &self,
+        request: CancelTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let Some((owner, id)) = self.admit(&request.task_id, &context)? else {
+            return self.elsewhere(self.0.handler.cancel_task(request, context)).await;
+        };
+        match self.apply_for(id, By::Owner(owner), vec![Event::Cancel]).await? {
+            Applied::Applied(_) | Applied::Absorbed(_) => Ok(()),
+            Applied::Illegal(illegal) => Err(ErrorData::invalid_params(illegal.to_string(), None)),
+            Applied::NotFound | Applied::Fenced => {
+                self.elsewhere(self.0.handler.cancel_task(request, context)).await
+            }
+        }
+    }
+
+    /// Requests whose parameters the SDK could not read arrive here (S7, S25).
+    pub(super) async fn handle_custom(
+        &self,
+        request: CustomRequest,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        match &*request.method {
+            "tasks/get" | "tasks/update" | "tasks/cancel" => {
+                let own = request.params.as_ref().and_then(|params| params.get("_meta"));
+                let own = own.and_then(|meta| serde_json::from_value::<RequestMetaObject>(meta.clone()).ok());
+                if gate::declared(&context.meta).or_else(|| gate::declared(&own?)).is_none() {
+                    return Err(gate::undeclared());
+                }
+                let id = request.params.as_ref().and_then(|params| params.get("taskId"));
+                if id.is_some_and(serde_json::Value::is_string) {
+                    return Err(ErrorData::invalid_params(
+                        "inputResponses is an object of results by key",
+                        None,
+                    ));
+                }
+                Err(wire::no_such_task())
+            }
+            "tasks/list" | "tasks/result" => {
+                Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, request.method, None))
+            }
+            _ => self.0.handler.on_custom_request(request, context).await,
+        }
+    }
+
+    /// Checks the declaration and reads the id; `None` when it cannot be one of ours.
+    fn admit(
+        &self,
+        id: &str,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Option<(Owner, TaskId)>, ErrorData> {
+        gate::declared(&context.meta).ok_or_else(gate::undeclared)?;
+        Ok(id.parse().ok().map(|id| (self.owner(&context.extensions), id)))
+    }
+
+    /// A foreign task and one whose time is over look like one that never was (S25).
+    fn readable(&self, task: &Task, owner: &Owner) -> bool {
+        task.owner == *owner
+    }
+
+    /// Asks a handler that has tasks of its own; otherwise there is no such task.
+    async fn elsewhere<T>(&self, inner: impl Future<Output = Result<T, ErrorData>>) -> Result<T, ErrorData> {
+        if self.0.handler.get_info().capabilities.supports_tasks() {
+            inner.await
+        } else {
+            Err(wire::no_such_task())
+        }
+    }
+}
