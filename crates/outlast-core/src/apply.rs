@@ -134,6 +134,11 @@ impl Task {
             (_, E::Cancel) if live.cancel.is_some() => return Ok(Change::Nothing),
             (_, E::Cancel) => next.request_cancel(),
 
+            // Asked for by the caller, confirmed by the work, or by the store for work that nobody took up.
+            (Run::Leased(_), E::ConfirmCancel) | (_, E::AbandonCancelled) if live.cancel.is_some() => {
+                return Ok(next.end(TaskState::Cancelled));
+            }
+
             // The worker that holds it.
             (Run::Leased(_), E::Ask { key, question }) => return next.ask(key, question, known),
             (Run::Leased(_), E::Withdraw { key }) => return Ok(next.withdraw(key)),
@@ -153,9 +158,6 @@ impl Task {
                 let data = error.data.as_ref().map_or(0, Payload::len);
                 limit("error bytes", (error.message.len() + data) as u64, self.spec.limits.result_bytes)?;
                 return Ok(next.fail(error.clone()));
-            }
-            (Run::Leased(_), E::ConfirmCancel) if live.cancel.is_some() => {
-                return Ok(next.end(TaskState::Cancelled));
             }
             (Run::Leased(_), E::Park { seen_seq, wake }) => {
                 // Nobody has seen what is not there yet: what comes after this must wake the work.
@@ -183,11 +185,6 @@ impl Task {
                 );
             }
             (_, E::RefreshTtl) => return Ok(next.refresh_ttl()),
-            (Run::Queued { .. } | Run::Parked { .. } | Run::Leased(_), E::AbandonCancelled)
-                if live.cancel.is_some() =>
-            {
-                return Ok(next.end(TaskState::Cancelled));
-            }
             _ => return Err(Illegal::State { event: event.name(), state: state_name(&self.state) }),
         }
         Ok(next.visibly())

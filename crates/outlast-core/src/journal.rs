@@ -49,6 +49,7 @@ pub struct Entry {
     /// The question, step or timer that it is about.
     pub key: Option<StepKey>,
     /// What [`EntryKind`] says.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::payload::present")]
     pub body: Option<Payload>,
 }
 

@@ -99,6 +99,13 @@ impl Serialize for Payload {
     }
 }
 
+/// Reads a field that is there as `Some`, JSON `null` too, which an `Option` would take for a field that is not.
+///
+/// For fields with `default` and `skip_serializing_if`.
+pub(crate) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Payload>, D::Error> {
+    Payload::deserialize(deserializer).map(Some)
+}
+
 impl<'de> Deserialize<'de> for Payload {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = Box::<RawValue>::deserialize(deserializer)?;

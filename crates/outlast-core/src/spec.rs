@@ -152,6 +152,7 @@ pub struct Call {
     /// The parameters of the request, its `_meta` included.
     pub params: Payload,
     /// What the server captured of the request's context; never a credential.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::payload::present")]
     pub context: Option<Payload>,
 }
 

@@ -113,7 +113,7 @@ pub struct TaskError {
     /// What it tells a person.
     pub message: String,
     /// What else it carries.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::payload::present")]
     pub data: Option<Payload>,
 }
 

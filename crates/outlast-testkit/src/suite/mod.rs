@@ -1,5 +1,8 @@
 //! The behaviours of a store, one function each, by what they are about.
 
+// These are tests, although they are compiled for the tests of others: what fails should panic.
+#![allow(clippy::unwrap_used)]
+
 pub mod authority;
 pub mod claiming;
 pub mod creation;

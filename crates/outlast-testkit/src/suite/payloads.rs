@@ -97,7 +97,7 @@ pub async fn an_error_comes_back_whole(on: &dyn Harness) {
 /// JSON text of exactly this many bytes.
 fn text_of(bytes: u64) -> Payload {
     let content = "é".repeat(usize::try_from(bytes).unwrap() / 2 - 1);
-    let pad = if bytes % 2 == 0 { "" } else { "x" };
+    let pad = if bytes.is_multiple_of(2) { "" } else { "x" };
     let text = payload(&json!(format!("{content}{pad}")));
     assert_eq!(text.len() as u64, bytes);
     text
