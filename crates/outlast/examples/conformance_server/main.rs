@@ -23,7 +23,7 @@ use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
 
-use outlast::TaskServer;
+use outlast::{TaskServer, TaskTool};
 use outlast_sqlite::SqliteStore;
 use tokio::net::TcpListener;
 
@@ -34,11 +34,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let Options { listen, db } = Options::parse(std::env::args().skip(1))?;
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
 
-    let mut server = TaskServer::builder(Fixtures::new()?).store(SqliteStore::open(db)?);
+    let mut server =
+        TaskServer::builder(Fixtures::new()?).store(SqliteStore::open(db)?).default_tool(TaskTool::never());
     for (tool, policy) in tasks::policies() {
         server = server.tool(tool, policy);
     }
-    let server = server.build()?;
+    let server = server.build().await?;
 
     let listener = TcpListener::bind(&listen).await?;
     announce(&listener)?;

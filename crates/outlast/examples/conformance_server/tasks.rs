@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use outlast::{Elicited, Mode, Recovery, Start, TaskContext, TaskTool};
+use outlast::{Elicited, Recovery, Start, TaskContext, TaskTool};
 use rmcp::ErrorData;
 use rmcp::model::{CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, JsonObject, Tool};
 use rmcp::object;
@@ -17,18 +17,18 @@ use tokio::time::sleep;
 use crate::questions::{ask_form, only};
 use crate::requests::{answer, arguments, filled_in, no_arguments, one_text, text_argument};
 
-/// Which tools become tasks, and how. `greet` has no line: it never does.
+/// The tools that become tasks, and how. All others are answered at once.
 pub(crate) fn policies() -> [(&'static str, TaskTool); 6] {
-    // All of these may simply run again after a crash: they change nothing but the task itself.
-    let task = |mode, start| TaskTool::new().mode(mode).start(start).recovery(Recovery::Rerun);
     [
-        ("slow_compute", task(Mode::Optional, Start::Now)),
-        ("failing_job", task(Mode::Required, Start::Now)),
-        ("protocol_error_job", task(Mode::Optional, Start::Now)),
-        ("confirm_delete", task(Mode::Required, Start::Now)),
-        ("multi_input", task(Mode::Required, Start::Now)),
-        ("test_tool_with_task", task(Mode::Required, Start::AfterInput)),
+        ("slow_compute", TaskTool::optional()),
+        ("failing_job", TaskTool::required()),
+        ("protocol_error_job", TaskTool::optional()),
+        ("confirm_delete", TaskTool::required()),
+        ("multi_input", TaskTool::required()),
+        ("test_tool_with_task", TaskTool::required().start(Start::AfterInput)),
     ]
+    // After a crash they may simply run again: they change nothing but the task itself.
+    .map(|(name, tool)| (name, tool.recovery(Recovery::Rerun)))
 }
 
 pub(crate) fn tools() -> Vec<Tool> {
@@ -110,7 +110,7 @@ struct Confirmation {
 
 async fn confirm_delete(filename: &str, task: &TaskContext) -> Result<CallToolResponse, ErrorData> {
     let question = format!("Delete {filename}?");
-    Ok(text(match task.elicit("confirm", question).await? {
+    Ok(text(match task.elicit("confirm", &question).await? {
         Elicited::Accept(Confirmation { confirm: true }) => format!("{filename} would now be gone."),
         Elicited::Accept(_) | Elicited::Decline | Elicited::Cancel => format!("{filename} stays."),
     }))
