@@ -159,7 +159,7 @@ impl Runtime {
             Ok(Applied::Applied(_) | Applied::Absorbed(_)) => {}
             Ok(other) => tracing::debug!(task = ?lease.id, ?other, "nothing was left to give back"),
             Err(error) => {
-                tracing::warn!(task = ?lease.id, %error, "a lease was not given back and will run out")
+                tracing::warn!(task = ?lease.id, %error, "a lease was not given back and will run out");
             }
         }
         lock(&self.0.loaded).remove(&lease.id);

@@ -125,10 +125,6 @@ impl Runtime {
         &self.0.config
     }
 
-    pub(crate) fn store(&self) -> &Arc<dyn Store> {
-        &self.0.store
-    }
-
     /// From now on this worker takes up tasks of `tool`.
     pub(crate) fn serve(&self, tool: ToolVersion) {
         if lock(&self.0.serves).insert(tool) {

@@ -15,7 +15,7 @@ use rmcp::{
         CompleteRequestParams, CompleteResult, CustomNotification, CustomRequest, CustomResult,
         DiscoverResult, ExtensionCapabilities, GetPromptRequestParams, GetPromptResponse,
         GetSkillRequestParams, GetSkillResult, GetTaskParams, GetTaskResult, InitializeRequestParams,
-        InitializeResult, JsonObject, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+        InitializeResult, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
         ListSkillsResult, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam,
         ProtocolVersion, ReadResourceDirectoryRequestParams, ReadResourceDirectoryResult,
         ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig,
@@ -33,7 +33,7 @@ fn with_tasks(mut capabilities: ServerCapabilities) -> ServerCapabilities {
         .extensions
         .get_or_insert_with(ExtensionCapabilities::new)
         .entry(TASKS_EXTENSION_ID.to_owned())
-        .or_insert_with(JsonObject::new);
+        .or_default();
     capabilities
 }
 

@@ -87,7 +87,6 @@ pub struct Load {
 
 impl<H: ServerHandler> TaskServer<H> {
     /// Begins to wrap `handler`.
-    #[must_use]
     pub fn builder(handler: H) -> TaskServerBuilder<H> {
         TaskServerBuilder::new(handler)
     }
