@@ -128,13 +128,16 @@ pub struct Reading {
 /// Turns a [`Clock`] into the time that a store decides with.
 ///
 /// - It never runs back below its mark, which the store persists: a clock set back by an operator would otherwise
-///   give a later change an earlier date.
+///   give a later change an earlier date. It does not stand still there either: a machine that began with a date of
+///   next year would keep every lease and timer waiting for a year once its date is put right.
 /// - After the wall clock jumped forward, or after [`StoreClock::pause`], takeovers and sweeps wait for one lease,
 ///   so that workers that are alive can renew before anyone calls them dead.
 #[derive(Debug)]
 pub struct StoreClock {
     mark: Timestamp,
     seen: Option<(Timestamp, Duration)>,
+    /// While the mark is ahead of the wall clock: the mark and the monotonic reading from which it goes on by itself.
+    ahead: Option<(Timestamp, Duration)>,
     lease: Duration,
     paused_until: Duration,
 }
@@ -146,7 +149,7 @@ impl StoreClock {
     /// A clock that does not run below `mark`, the latest instant that the store persisted.
     #[must_use]
     pub fn new(mark: Timestamp) -> Self {
-        Self { mark, seen: None, lease: Duration::ZERO, paused_until: Duration::ZERO }
+        Self { mark, seen: None, ahead: None, lease: Duration::ZERO, paused_until: Duration::ZERO }
     }
 
     /// The latest instant given out, for the store to persist.
@@ -168,14 +171,22 @@ impl StoreClock {
     /// Reads `clock`.
     pub fn read(&mut self, clock: &(impl Clock + ?Sized)) -> Reading {
         let (wall, monotonic) = (clock.now(), clock.monotonic());
-        if let Some((last_wall, last_monotonic)) = self.seen {
-            let passed = monotonic.saturating_sub(last_monotonic);
-            if wall.since(last_wall) > passed + JUMP {
-                self.pause(clock);
-            }
+        let (last_wall, last_monotonic) = self.seen.replace((wall, monotonic)).unwrap_or((wall, monotonic));
+        if wall.since(last_wall) > monotonic.saturating_sub(last_monotonic) + JUMP {
+            self.pause(clock);
         }
-        self.seen = Some((wall, monotonic));
-        self.mark = self.mark.max(wall);
+        if wall < self.mark {
+            self.ahead.get_or_insert((self.mark, last_monotonic));
+        }
+        // From one fixed point, not from reading to reading: what is rounded off would add up.
+        let own = self.ahead.map(|(mark, since)| mark + monotonic.saturating_sub(since));
+        self.mark = match own {
+            Some(own) if own > wall => own,
+            _ => {
+                self.ahead = None;
+                wall
+            }
+        };
         Reading { now: self.mark, settled: monotonic >= self.paused_until }
     }
 }
@@ -195,6 +206,30 @@ mod tests {
         assert_eq!(store.read(&clock).now, Timestamp::from_millis(5_000));
         clock.set_wall(Timestamp::from_millis(6_000));
         assert_eq!(store.read(&clock).now, Timestamp::from_millis(6_000));
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_goes_on_from_its_mark() {
+        let clock = ManualClock::new(Timestamp::from_millis(86_400_000));
+        let mut store = StoreClock::new(Timestamp::default());
+        store.read(&clock);
+        clock.set_wall(Timestamp::from_millis(0));
+        for minute in 0..3 {
+            assert_eq!(store.read(&clock).now, Timestamp::from_millis(86_400_000) + MINUTE * minute);
+            clock.advance(MINUTE);
+        }
+        // Also by steps that are each too short to be told.
+        let before = store.read(&clock).now;
+        for _ in 0..1_000 {
+            clock.advance(Duration::from_micros(100));
+            store.read(&clock);
+        }
+        assert_eq!(store.read(&clock).now, before + Duration::from_millis(100));
+        // The wall clock leads again once it is ahead.
+        clock.set_wall(Timestamp::from_millis(90_000_000));
+        assert_eq!(store.read(&clock).now, Timestamp::from_millis(90_000_000));
+        clock.advance(MINUTE);
+        assert_eq!(store.read(&clock).now, Timestamp::from_millis(90_060_000));
     }
 
     #[test]

@@ -19,9 +19,12 @@
 //! ```
 #![deny(missing_docs)]
 
+pub mod crash;
+mod fault;
 mod harness;
 pub mod story;
 #[doc(hidden)]
 pub mod suite;
 
+pub use fault::{Fault, FaultStore, walk_faults};
 pub use harness::{Harness, MemoryHarness, run};

@@ -6,6 +6,7 @@
 pub mod authority;
 pub mod claiming;
 pub mod creation;
+pub mod faults;
 pub mod feed;
 pub mod fencing;
 pub mod idempotency;
@@ -26,11 +27,8 @@ pub mod time;
 /// The expression makes a fresh [`Harness`](crate::Harness) for each test:
 /// ```
 /// use outlast_testkit::{MemoryHarness, store_suite};
-/// # #[allow(unused)]
-/// mod memory {
-///     use super::*;
-///     store_suite!(MemoryHarness::new());
-/// }
+///
+/// store_suite!(MemoryHarness::new());
 /// ```
 #[macro_export]
 macro_rules! store_suite {
@@ -190,6 +188,12 @@ macro_rules! store_suite {
                 a_clock_that_is_set_back_ends_no_lease_and_lets_work_go_on,
                 after_a_jump_forward_living_workers_have_a_lease_of_time_to_renew,
                 after_a_jump_forward_what_is_due_is_done_one_lease_later;
+            faults:
+                no_fault_keeps_a_task_from_its_end,
+                no_fault_hides_that_work_stopped_which_must_not_run_twice,
+                no_fault_loses_a_cancel,
+                no_fault_makes_a_second_run_of_a_finished_task,
+                a_caller_that_goes_away_leaves_its_task_whole;
         }
     };
     (@ $harness:expr; $($area:ident: $($name:ident),+ $(,)?;)+) => { $(
