@@ -21,6 +21,7 @@ pub mod reopening;
 pub mod replay;
 pub mod sweeping;
 pub mod time;
+pub mod walk;
 
 /// Makes one test of every behaviour that a store must show.
 ///
@@ -194,6 +195,8 @@ macro_rules! store_suite {
                 no_fault_loses_a_cancel,
                 no_fault_makes_a_second_run_of_a_finished_task,
                 a_caller_that_goes_away_leaves_its_task_whole;
+            walk:
+                a_random_life_keeps_every_promise;
         }
     };
     (@ $harness:expr; $($area:ident: $($name:ident),+ $(,)?;)+) => { $(
