@@ -209,7 +209,10 @@ pub async fn walk_faults(on: &dyn Harness, scenario: impl AsyncFn(Arc<FaultStore
         for nth in 1.. {
             assert!(nth < 10_000, "the scenario has an end");
             println!("{fault:?} at call {nth}");
-            let store = Arc::new(FaultStore::failing(on.open().await, nth, fault));
+            let store = on.open().await;
+            let found = store.counts().await.map(|counts| counts.total());
+            assert!(matches!(found, Ok(0)), "each run begins with an empty store");
+            let store = Arc::new(FaultStore::failing(store, nth, fault));
             scenario(store.clone()).await;
             runs += 1;
             if !store.struck() {

@@ -5,6 +5,24 @@ use serde_json::json;
 
 use crate::{Harness, story::*};
 
+pub async fn every_opened_store_is_empty_whatever_became_of_those_before(on: &dyn Harness) {
+    let mut kept = Vec::new();
+    for number in 0..20 {
+        let store = on.open().await;
+        assert_eq!(store.counts().await.unwrap().total(), 0);
+        store.create_one(new_task()).await;
+        match number % 3 {
+            0 => kept.push(store),
+            1 => kept.push(on.reopen(store).await),
+            // Closed, and its address free for the next.
+            _ => drop(store),
+        }
+    }
+    for store in kept {
+        assert_eq!(store.counts().await.unwrap().total(), 1);
+    }
+}
+
 pub async fn a_created_task_is_visible_at_once(on: &dyn Harness) {
     let store = on.open().await;
     let new = new_task();

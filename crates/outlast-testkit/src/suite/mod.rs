@@ -36,6 +36,7 @@ macro_rules! store_suite {
     ($harness:expr) => {
         $crate::store_suite! { @ $harness;
             creation:
+                every_opened_store_is_empty_whatever_became_of_those_before,
                 a_created_task_is_visible_at_once,
                 a_task_created_with_a_lease_is_in_its_workers_hands,
                 the_same_creation_again_has_the_same_answer,
