@@ -57,6 +57,7 @@ pub struct FaultStore<S: ?Sized> {
     plan: Option<(u64, Fault)>,
     calls: AtomicU64,
     struck: AtomicBool,
+    down: AtomicBool,
     gate: Semaphore,
     inner: Arc<S>,
 }
@@ -69,8 +70,14 @@ impl<S: ?Sized> FaultStore<S> {
 
     /// A store that only counts.
     pub fn sound(inner: Arc<S>) -> Self {
-        let (calls, struck) = (AtomicU64::new(0), AtomicBool::new(false));
-        Self { plan: None, calls, struck, gate: Semaphore::new(0), inner }
+        Self {
+            plan: None,
+            calls: AtomicU64::new(0),
+            struck: AtomicBool::new(false),
+            down: AtomicBool::new(false),
+            gate: Semaphore::new(0),
+            inner,
+        }
     }
 
     /// The store behind it, which does not fail.
@@ -88,6 +95,11 @@ impl<S: ?Sized> FaultStore<S> {
         self.struck.load(Ordering::SeqCst)
     }
 
+    /// Begins or ends an outage, in which every call fails before it has an effect.
+    pub fn set_down(&self, down: bool) {
+        self.down.store(down, Ordering::SeqCst);
+    }
+
     /// Lets a call that is [`Fault::Held`] begin, now or when it comes.
     pub fn release(&self) {
         self.gate.add_permits(1);
@@ -98,6 +110,9 @@ impl<S: ?Sized> FaultStore<S> {
         call: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
         let number = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
+        if self.down.load(Ordering::SeqCst) {
+            return Err(StoreError::unavailable("an outage"));
+        }
         let Some((_, fault)) = self.plan.filter(|(nth, _)| *nth == number) else { return call.await };
         self.struck.store(true, Ordering::SeqCst);
         match fault {

@@ -1,0 +1,193 @@
+//! The tools of the test server.
+
+use std::collections::BTreeMap;
+
+use outlast::{Elicited, TaskContext};
+use rmcp::{
+    ErrorData, RoleServer, ServerHandler,
+    model::{
+        CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, InputRequiredResult,
+        ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
+    },
+    service::RequestContext,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::gates::Gates;
+
+/// What an authentication layer knows about a caller.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Claims {
+    pub(crate) tenant: String,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Handler {
+    pub(crate) gates: Gates,
+}
+
+/// Every tool, whether running it twice does no harm, and what it does.
+const TOOLS: &[(&str, bool, &str)] = &[
+    ("quick", true, "answers at once"),
+    ("gated", true, "waits at the gate that its argument names, or for a cancel"),
+    ("once", false, "waits at a gate, and must not run twice"),
+    ("deaf", true, "waits at a gate and hears no cancel"),
+    ("busy", true, "holds its thread until its gate opens"),
+    ("is_error", true, "ends with a tool error"),
+    ("fails", true, "ends with a JSON-RPC error"),
+    ("panics", true, "panics"),
+    ("asks", true, "asks one question"),
+    ("asks_two", true, "asks two questions at once"),
+    ("asks_twice", true, "asks two questions under one key"),
+    ("asks_model", true, "asks the client's model, and does without where it may not"),
+    ("rounds", false, "asks by two rounds of multi-round-trip"),
+    ("later", false, "asks its caller to come back later, twice"),
+    ("claims", true, "says whose claims it sees"),
+    ("talks", true, "says what it does, and waits at a gate"),
+    ("big", true, "returns as many bytes as it is told to"),
+];
+
+impl ServerHandler for Handler {
+    fn get_info(&self) -> ServerConfig {
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let tool = |(name, idempotent, description): &(&'static str, bool, &'static str)| {
+            Tool::new(*name, *description, object(json!({"type": "object"})))
+                .with_annotations(ToolAnnotations::new().idempotent(*idempotent))
+        };
+        Ok(ListToolsResult::with_all_items(TOOLS.iter().map(tool).collect()))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let task = TaskContext::from_request(&context);
+        let arguments = Value::Object(request.arguments.clone().unwrap_or_default());
+        let gate = arguments["gate"].as_str().unwrap_or("gate");
+        match &*request.name {
+            "quick" => Ok(text("quick")),
+            "gated" | "once" => tokio::select! {
+                () = self.gates.wait(gate) => Ok(text("through")),
+                () = task.cancelled() => {
+                    self.gates.wait("heard").await;
+                    Err(task.cancel_error())
+                }
+            },
+            "deaf" => {
+                self.gates.wait(gate).await;
+                Ok(text("through"))
+            }
+            "busy" => {
+                let (gates, gate) = (self.gates.clone(), gate.to_owned());
+                tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(gates.wait(&gate)));
+                Ok(text("through"))
+            }
+            "is_error" => Ok(CallToolResult::error(vec![ContentBlock::text("it went wrong")]).into()),
+            "fails" => Err(ErrorData::invalid_params("it cannot be done", Some(json!({"why": "no"})))),
+            "panics" => panic!("the tool panics on purpose"),
+            "asks" => ask(&task).await,
+            "asks_two" => {
+                let answers = task.ask([("first", form("First?")), ("second", form("Second?"))]).await?;
+                Ok(text(&format!(
+                    "{} {}",
+                    answers["first"]["content"]["name"], answers["second"]["content"]["name"]
+                )))
+            }
+            "asks_twice" => {
+                task.ask([("same", form("One?"))]).await?;
+                task.ask([("same", form("Two?"))]).await?;
+                Ok(text("unreachable"))
+            }
+            "asks_model" => {
+                let params = json!({"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}], "maxTokens": 5});
+                match task.sample("model", params).await {
+                    Ok(answer) => Ok(text(&format!("model said {}", answer["content"]["text"]))),
+                    Err(error) => Ok(text(&format!("without: {error}"))),
+                }
+            }
+            "rounds" => Ok(rounds(&request)),
+            "later" => Ok(later(&request)),
+            "claims" => {
+                let seen = context.extensions.get::<Claims>().map_or("nobody", |claims| &claims.tenant);
+                let stored = text(&format!("tenant {seen}"));
+                if task.is_task() {
+                    self.gates.wait(gate).await;
+                }
+                Ok(stored)
+            }
+            "talks" => {
+                for n in 0..100 {
+                    task.status(format!("step {n}"));
+                }
+                self.gates.wait(gate).await;
+                Ok(text("said enough"))
+            }
+            "big" => Ok(text(&"x".repeat(arguments["bytes"].as_u64().unwrap_or(0) as usize))),
+            other => Err(ErrorData::invalid_params(format!("there is no tool '{other}'"), None)),
+        }
+    }
+}
+
+async fn ask(task: &TaskContext) -> Result<CallToolResponse, ErrorData> {
+    #[derive(Deserialize, rmcp::schemars::JsonSchema)]
+    #[schemars(crate = "rmcp::schemars")]
+    struct Name {
+        name: String,
+    }
+    Ok(match task.elicit::<Name>("who", "Who are you?").await? {
+        Elicited::Accept(Name { name }) => text(&format!("hello {name}")),
+        Elicited::Decline => text("declined"),
+        Elicited::Cancel => text("closed"),
+    })
+}
+
+/// Asks `a`, then `b`, then greets both; what it learned travels in the request state.
+fn rounds(request: &CallToolRequestParams) -> CallToolResponse {
+    let answer = |key: &str| {
+        request.input_responses.as_ref()?.get(key)?["content"]["name"].as_str().map(str::to_owned)
+    };
+    match (request.request_state.as_deref(), answer("a"), answer("b")) {
+        (Some(state), _, Some(b)) if state.starts_with("a=") => text(&format!("{state} b={b}")),
+        (_, Some(a), _) => round("b", &format!("a={a}")),
+        _ => round("a", "begun"),
+    }
+}
+
+fn round(key: &str, state: &str) -> CallToolResponse {
+    let question: BTreeMap<_, _> = [(key.to_owned(), serde_json::from_value(form("Next?")).unwrap())].into();
+    InputRequiredResult::new(Some(question), Some(state.to_owned())).into()
+}
+
+fn later(request: &CallToolRequestParams) -> CallToolResponse {
+    match request.request_state.as_deref() {
+        None => InputRequiredResult::from_request_state("once").into(),
+        Some("once") => InputRequiredResult::from_request_state("twice").into(),
+        Some(state) => text(state),
+    }
+}
+
+/// A form that asks for a name, as a wire request.
+pub(crate) fn form(message: &str) -> Value {
+    json!({"method": "elicitation/create", "params": {
+        "mode": "form",
+        "message": message,
+        "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+    }})
+}
+
+fn text(text: &str) -> CallToolResponse {
+    CallToolResult::success(vec![ContentBlock::text(text)]).into()
+}
+
+fn object(value: Value) -> serde_json::Map<String, Value> {
+    value.as_object().cloned().unwrap_or_default()
+}
