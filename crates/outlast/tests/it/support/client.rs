@@ -95,9 +95,9 @@ impl Client {
             ("mcp-method".to_owned(), method.to_owned()),
         ];
         let name = if method.starts_with("tasks/") { &params["taskId"] } else { &params["name"] };
-        if let Some(name) =
-            name.as_str().filter(|name| name.bytes().all(|byte| (b'!'..=b'~').contains(&byte)))
-        {
+        // A name that cannot stand in a header, or would fill it, is left out, as C55 allows.
+        let fits = |name: &&str| name.len() < 200 && name.bytes().all(|byte| (b'!'..=b'~').contains(&byte));
+        if let Some(name) = name.as_str().filter(fits) {
             headers.push(("mcp-name".to_owned(), name.to_owned()));
         }
         if let Some(token) = &self.token {
