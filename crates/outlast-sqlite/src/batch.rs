@@ -4,14 +4,14 @@
 use std::{collections::HashSet, time::Duration};
 
 use outlast_core::{
-    Applied, By, Created, Decision, Event, Held, LeaseRequest, NewTask, Owner, Renewal, Status, StepKey,
-    Task, TaskId, Timestamp, Token, Verdict, WorkerId,
+    Applied, By, Created, Decision, Event, Held, LeaseRequest, NewTask, Owner, Payload, Renewal, Status,
+    StepKey, Task, TaskId, Timestamp, Token, Verdict, WorkerId,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::{
     error::Failure,
-    row::{self, Row, Shape},
+    row::{self, Row, Shape, Written},
 };
 
 /// An open transaction, and what is to be told once it is durable.
@@ -142,16 +142,14 @@ impl Batch<'_> {
         })
     }
 
-    /// Ends up to `max` leases that a process before this one left; fewer ended means that none is left.
-    pub(crate) fn void_leases(&mut self, max: u32) -> Result<u32, Failure> {
+    /// Ends up to `max` leases that end by `until`; fewer ended means that none is left.
+    pub(crate) fn end_leases(&mut self, until: Timestamp, max: u32) -> Result<u32, Failure> {
         let ids: Vec<TaskId> = self
             .connection
             .prepare_cached(
-                "SELECT id FROM tasks WHERE number IN
-                 (SELECT number FROM tasks INDEXED BY tasks_by_ready
-                  WHERE ready_at IS NOT NULL AND leased = 1 LIMIT ?1)",
+                "SELECT id FROM tasks INDEXED BY tasks_by_lease WHERE leased = 1 AND ready_at <= ?1 LIMIT ?2",
             )?
-            .query_map([max], |row| Ok(TaskId::from_bytes(row.get(0)?)))?
+            .query_map([until.as_millis(), max.into()], |row| Ok(TaskId::from_bytes(row.get(0)?)))?
             .collect::<Result<_, _>>()?;
         for id in &ids {
             self.apply(*id, &By::Store, &[Event::LoseLease])?;
@@ -184,7 +182,7 @@ impl Batch<'_> {
 
     fn insert(&mut self, new: &NewTask, owner: i64, task: &Task) -> Result<(), Failure> {
         let tool = self.tool(&new.spec.tool, &new.spec.version)?;
-        let (value, _) = row::write(task)?;
+        let Written { value, .. } = row::write(task)?;
         let shape = Shape::of(task);
         let number = self
             .connection
@@ -209,7 +207,7 @@ impl Batch<'_> {
             .execute(params![
                 number,
                 new.call.params.as_str(),
-                new.call.context.as_ref().map(outlast_core::Payload::as_str),
+                new.call.context.as_ref().map(Payload::as_str),
                 key.map(|key| &*key.key),
             ])?;
         if let Some(key) = key {
@@ -228,7 +226,7 @@ impl Batch<'_> {
 
     fn update(&mut self, row: &Row, decision: &Decision) -> Result<(), Failure> {
         let (before, after) = (Shape::of(&row.task), Shape::of(&decision.task));
-        let (value, body) = row::write(&decision.task)?;
+        let Written { value, body } = row::write(&decision.task)?;
         if before == after {
             // Leaves the indexes alone.
             self.connection
@@ -256,8 +254,8 @@ impl Batch<'_> {
         }
         if let Some(body) = body {
             self.connection
-                .prepare_cached("INSERT INTO bodies (number, body) VALUES (?1, ?2)")?
-                .execute(params![row.number, body])?;
+                .prepare_cached("INSERT INTO bodies (number, body, data) VALUES (?1, ?2, ?3)")?
+                .execute(params![row.number, body.body, body.data.as_ref().map(Payload::as_str)])?;
         }
         self.dirty = true;
         Ok(())
@@ -294,8 +292,8 @@ impl Batch<'_> {
                     running
                 ])?;
         }
-        let earlier = |now: Timestamp| before.and_then(|shape| shape.ready_at).is_none_or(|then| now < then);
-        if let Some(ready) = after.and_then(|shape| shape.ready_at).filter(|now| earlier(*now)) {
+        let earlier = |now: Timestamp| before.and_then(Shape::claimable_at).is_none_or(|then| now < then);
+        if let Some(ready) = after.and_then(Shape::claimable_at).filter(|now| earlier(*now)) {
             self.connection
                 .prepare_cached(
                     "UPDATE owners SET ready_from = ?2

@@ -11,8 +11,8 @@ use crate::{
     row::{self, Row, select_task},
 };
 
-/// How many expired leases one claim ends at most, so that its transaction stays short.
-const ENDED_LEASES: u32 = 64;
+/// How many expired leases one claim ends at most, so that its transaction stays short; the next ends more.
+const ENDED_LEASES: u32 = 256;
 
 /// How a look at one owner's tasks ended.
 enum Turn {
@@ -36,11 +36,15 @@ impl Batch<'_> {
         if !self.runtime || too_slow(self.pace, request.lease) {
             return Ok(claimed);
         }
+        if self.settled {
+            // Also of tools that this worker does not serve: they would hold places of their owners for ever, and work
+            // that must not run twice would never be told that it ended.
+            self.end_leases(self.now, ENDED_LEASES)?;
+        }
         let tools = self.tools(request)?;
-        let mut ended = 0;
         let mut owner = self.last_served;
         let mut first_blocked = None;
-        while claimed.len() < request.max as usize && ended < ENDED_LEASES {
+        while claimed.len() < request.max as usize {
             let next = match self.ready_owner_after(owner)? {
                 Some(next) => next,
                 // Round again from the first owner.
@@ -53,7 +57,7 @@ impl Batch<'_> {
                 break;
             }
             owner = next;
-            match self.serve(owner, &tools, request, &mut ended)? {
+            match self.serve(owner, &tools, request)? {
                 Turn::Claimed(task) => {
                     claimed.push(*task);
                     self.last_served = owner;
@@ -83,46 +87,28 @@ impl Batch<'_> {
     }
 
     /// Takes the next ready task of one owner.
-    fn serve(
-        &mut self,
-        owner: i64,
-        tools: &str,
-        request: &ClaimRequest,
-        ended: &mut u32,
-    ) -> Result<Turn, Failure> {
-        while *ended < ENDED_LEASES {
-            let Some(row) = self.first_ready(owner, tools)? else { return self.note_idle(owner) };
-            // An expired lease of its own takes no further slot.
-            let own = i64::from(row.task.holds_slot());
-            if self.running(owner)? - own >= i64::from(request.per_owner) {
-                return Ok(Turn::Blocked);
-            }
-            if row.task.lease().is_some() {
-                self.apply_to(&row, &By::Store, &[Event::LoseLease])?;
-                self.changed.push(row.task.id);
-                *ended += 1;
-                // It may have ended, or may have to wait for its backoff.
-                continue;
-            }
-            let claim = Event::Claim { worker: request.worker.clone(), lease: request.lease };
-            let Applied::Applied(task) = self.apply_to(&row, &By::Store, &[claim])? else {
-                return Ok(Turn::Blocked);
-            };
-            let call = row::call(self.connection, row.number)?.unwrap_or_else(|| Call::new(Payload::null()));
-            let token = task.token;
-            return Ok(Turn::Claimed(Box::new(Claimed { task, call, token })));
+    fn serve(&mut self, owner: i64, tools: &str, request: &ClaimRequest) -> Result<Turn, Failure> {
+        if self.running(owner)? >= i64::from(request.per_owner) {
+            return Ok(Turn::Blocked);
         }
-        Ok(Turn::Blocked)
+        let Some(row) = self.first_ready(owner, tools)? else { return self.note_idle(owner) };
+        let claim = Event::Claim { worker: request.worker.clone(), lease: request.lease };
+        let Applied::Applied(task) = self.apply_to(&row, &By::Store, &[claim])? else {
+            return Ok(Turn::Blocked);
+        };
+        let call = row::call(self.connection, row.number)?.unwrap_or_else(|| Call::new(Payload::null()));
+        let token = task.token;
+        Ok(Turn::Claimed(Box::new(Claimed { task, call, token })))
     }
 
     fn first_ready(&self, owner: i64, tools: &str) -> Result<Option<Row>, Failure> {
         let mut statement = self.connection.prepare_cached(select_task!(
             "WHERE t.number = (SELECT number FROM tasks INDEXED BY tasks_by_ready
-              WHERE owner = ?1 AND ready_at IS NOT NULL AND ready_at <= ?2 AND (leased = 0 OR ?3)
-              AND tool IN (SELECT value FROM json_each(?4))
+              WHERE owner = ?1 AND leased = 0 AND ready_at IS NOT NULL AND ready_at <= ?2
+              AND tool IN (SELECT value FROM json_each(?3))
               ORDER BY ready_at, number LIMIT 1)"
         ))?;
-        let mut rows = statement.query(params![owner, self.now.as_millis(), self.settled, tools])?;
+        let mut rows = statement.query(params![owner, self.now.as_millis(), tools])?;
         rows.next()?.map(|row| row::read(self.connection, row)).transpose()
     }
 
@@ -135,7 +121,7 @@ impl Batch<'_> {
     fn note_idle(&mut self, owner: i64) -> Result<Turn, Failure> {
         let mut statement = self.connection.prepare_cached(
             "SELECT min(ready_at) FROM tasks INDEXED BY tasks_by_ready
-             WHERE owner = ?1 AND ready_at IS NOT NULL",
+             WHERE owner = ?1 AND leased = 0 AND ready_at IS NOT NULL",
         )?;
         let ready: Option<i64> = statement.query_row([owner], |row| row.get(0))?;
         if ready.is_some_and(|ready| ready <= self.now.as_millis()) {

@@ -104,6 +104,8 @@ pub(crate) enum Failure {
     Row(#[from] serde_json::Error),
     #[error("an operation panicked")]
     Panic,
+    #[error("a write before this one failed")]
+    Skipped,
 }
 
 impl From<rusqlite::types::FromSqlError> for Failure {

@@ -43,6 +43,8 @@ mod read;
 mod row;
 mod store;
 mod sweep;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 pub use clock::SystemClock;

@@ -57,6 +57,8 @@ pub(crate) struct Queue {
 struct State {
     held: Line,
     new: Line,
+    /// Whether the writer is to look around although nothing arrived.
+    poked: bool,
     /// Why nothing more is taken.
     closed: Option<StoreError>,
 }
@@ -102,24 +104,32 @@ impl Queue {
         }
     }
 
+    /// Makes a writer that waits for jobs look around.
+    pub(crate) fn poke(&self) {
+        self.lock().poked = true;
+        self.arrived.notify_one();
+    }
+
     /// Takes the next batch, waiting for it; for at most `wait`, if that is given.
     pub(crate) fn take(&self, wait: Option<Duration>) -> Taken {
         let mut state = self.lock();
-        let mut waited = false;
-        while state.is_empty() {
-            if state.closed.is_some() {
-                return Taken::Closed;
-            }
-            match wait {
-                Some(_) if waited => return Taken::Idle,
+        if state.is_empty() && state.closed.is_none() && !state.poked {
+            // Awake for nothing is idle as well.
+            state = match wait {
                 Some(wait) => {
-                    state = self.arrived.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
-                    waited = true;
+                    self.arrived.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0
                 }
-                None => state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner),
-            }
+                None => self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
         }
-        Taken::Batch(state.next_batch(&self.limits))
+        state.poked = false;
+        if !state.is_empty() {
+            Taken::Batch(state.next_batch(&self.limits))
+        } else if state.closed.is_some() {
+            Taken::Closed
+        } else {
+            Taken::Idle
+        }
     }
 
     /// Takes nothing more, and answers everyone who comes with `reason`. What waits is still written.

@@ -1,10 +1,10 @@
 //! A task as rows, and back.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, mem};
 
 use outlast_core::{
-    Call, Entry, EntryKind, InputKey, Known, Payload, Question, QuestionKind, Status, StepKey, Task,
-    TaskError, TaskId, TaskState, Timestamp,
+    Call, Entry, EntryKind, InputKey, Known, Payload, Question, QuestionKind, Status, StepKey, Task, TaskId,
+    TaskState, Timestamp,
 };
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 use serde::{Deserialize, Serialize, de::IntoDeserializer};
@@ -38,6 +38,11 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    /// From when on a claim may hand it out.
+    pub(crate) fn claimable_at(self) -> Option<Timestamp> {
+        self.ready_at.filter(|_| !self.leased)
+    }
+
     pub(crate) fn of(task: &Task) -> Self {
         Self {
             status: task.status(),
@@ -53,7 +58,7 @@ impl Shape {
 macro_rules! select_task {
     ($rest:literal) => {
         concat!(
-            "SELECT t.number, t.owner, t.value, b.body FROM tasks t LEFT JOIN bodies b ON b.number = t.number ",
+            "SELECT t.number, t.owner, t.value, b.body, b.data FROM tasks t LEFT JOIN bodies b ON b.number = t.number ",
             $rest
         )
     };
@@ -73,7 +78,10 @@ pub(crate) fn read(connection: &Connection, row: &SqlRow<'_>) -> Result<Row, Fai
             }
         }
         (TaskState::Completed { result }, Some(body)) => *result = Payload::from_json(body)?,
-        (TaskState::Failed { error }, Some(body)) => *error = serde_json::from_str(body)?,
+        (TaskState::Failed { error }, Some(message)) => {
+            error.message = message.to_owned();
+            error.data = payload(row, 4)?;
+        }
         _ => {}
     }
     Ok(Row { number, owner: row.get(1)?, task })
@@ -86,25 +94,39 @@ pub(crate) fn load(connection: &Connection, id: TaskId) -> Result<Option<Row>, F
     rows.next()?.map(|row| read(connection, row)).transpose()
 }
 
-/// The columns `status` and `value` of a task, and its body if it has ended.
-pub(crate) fn write(task: &Task) -> Result<(String, Option<String>), Failure> {
+/// What the columns of a task are to hold.
+pub(crate) struct Written {
+    pub(crate) value: String,
+    /// How it ended, if it has.
+    pub(crate) body: Option<Body>,
+}
+
+/// A row of `bodies`.
+pub(crate) struct Body {
+    pub(crate) body: String,
+    pub(crate) data: Option<Payload>,
+}
+
+/// Takes a task apart.
+pub(crate) fn write(task: &Task) -> Result<Written, Failure> {
     let mut task = task.clone();
     let mut asked = BTreeMap::new();
     let body = match &mut task.state {
         TaskState::Live(live) => {
-            let questions = std::mem::take(&mut live.questions);
+            let questions = mem::take(&mut live.questions);
             asked = questions.into_iter().map(|(key, question)| (key, question.kind())).collect();
             None
         }
         TaskState::Completed { result } => {
-            Some(std::mem::replace(result, Payload::null()).as_str().to_owned())
+            let result = mem::replace(result, Payload::null());
+            Some(Body { body: result.as_str().to_owned(), data: None })
         }
         TaskState::Failed { error } => {
-            Some(serde_json::to_string(&std::mem::replace(error, TaskError::new(0, "")))?)
+            Some(Body { body: mem::take(&mut error.message), data: error.data.take() })
         }
         TaskState::Cancelled => None,
     };
-    Ok((serde_json::to_string(&Value { task, asked })?, body))
+    Ok(Written { value: serde_json::to_string(&Value { task, asked })?, body })
 }
 
 /// An outstanding question, put together from its kind and its entry in the journal.

@@ -134,6 +134,11 @@ impl SqliteStore {
         self.handle.join();
     }
 
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.handle.shared
+    }
+
     fn read<R>(
         &self,
         body: impl FnOnce(&rusqlite::Connection) -> Result<R, Failure>,
@@ -259,8 +264,12 @@ impl Store for SqliteStore {
     }
 
     fn watch(&self) -> Hints {
-        self.handle.shared.watched.store(true, Ordering::Relaxed);
-        self.handle.shared.hints.watch()
+        let hints = self.handle.shared.hints.watch();
+        if !self.handle.shared.watched.swap(true, Ordering::Relaxed) {
+            // An idle writer did not look for the changes of others until now.
+            self.handle.shared.queue.poke();
+        }
+        hints
     }
 }
 

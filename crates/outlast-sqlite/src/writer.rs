@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use outlast_core::{Hint, StoreClock, StoreError, TaskId};
+use outlast_core::{Hint, StoreClock, StoreError, TaskId, Timestamp};
 use rusqlite::{Connection, config::DbConfig};
 
 use crate::{
@@ -68,6 +68,9 @@ enum Broken {
 /// How many leases of a dead process one transaction ends.
 const VOIDED: u32 = 256;
 
+/// What SQLite never gives as the version of a file's data.
+const UNSEEN: i64 = -1;
+
 /// After so many failures in a row to make something durable, the disk is not trusted again.
 const MAX_FAILURES: u32 = 2;
 
@@ -110,7 +113,8 @@ impl Writer {
         }
         // In batches: others may write in between.
         while !self.runtime {
-            let voided = self.transact(|batch| batch.void_leases(VOIDED)).map_err(Broken::into_error)?;
+            let all = Timestamp::from_millis(i64::MAX);
+            let voided = self.transact(|batch| batch.end_leases(all, VOIDED)).map_err(Broken::into_error)?;
             self.runtime = voided < VOIDED;
         }
         Ok(Ok(()))
@@ -158,8 +162,7 @@ impl Writer {
             if stop {
                 // What a claim got before an unknown commit is given back before anyone can claim it again.
                 let rest = jobs.collect();
-                let reason = Failure::Sql(rusqlite::Error::InvalidQuery);
-                return self.settle(rest, Err(Broken::NotBegun(reason)));
+                return self.settle(rest, Err(Broken::NotBegun(Failure::Skipped)));
             }
         }
     }
@@ -216,7 +219,14 @@ impl Writer {
         let mut others = Vec::new();
         let ran = catch_unwind(AssertUnwindSafe(|| {
             let mark = open::clock_mark(connection)?;
-            let reading = self.time().read(&clock);
+            let reading = {
+                let mut time = self.time();
+                if self.outage {
+                    // Nobody could renew: the leases that ran out meanwhile are left alone for one more.
+                    time.pause(&clock);
+                }
+                time.read(&clock)
+            };
             others = changes_since(connection, self.seen_change)?;
             let seen = last_change(connection)?;
             let mut batch = Batch {
@@ -264,13 +274,7 @@ impl Writer {
         }
         self.last_served = last_served;
         self.seen_change = last_change;
-        {
-            let mut time = self.time();
-            time.observe_lease(lease);
-            if self.outage {
-                time.pause(&clock);
-            }
-        }
+        self.time().observe_lease(lease);
         self.outage = false;
         others.into_iter().for_each(|hint| self.shared.hints.send(hint));
         changed.into_iter().for_each(|id| self.shared.hints.send(Hint::Changed(id)));
@@ -286,6 +290,7 @@ impl Writer {
                 let connection = open::reopen(&self.path, self.options.busy_timeout)?;
                 self.adopt(connection)?;
                 // What the failed batch left in the file is found as any other process's changes are.
+                self.seen_version = UNSEEN;
                 self.connection.take().ok_or(rusqlite::Error::InvalidQuery)
             }
         }
@@ -344,8 +349,8 @@ impl Writer {
     // --- what other processes do
 
     fn look_for_others(&mut self) {
-        let Some(connection) = self.connection.take() else { return };
         // A failure here is found, and dealt with, by the next write.
+        let Ok(connection) = self.open() else { return };
         if let Ok(version) = data_version(&connection)
             && version != self.seen_version
             && let Ok(hints) = changes_since(&connection, self.seen_change)

@@ -25,7 +25,7 @@ CREATE TABLE owners (
     cancelled      INTEGER NOT NULL DEFAULT 0,
     leased         INTEGER NOT NULL DEFAULT 0,
     running        INTEGER NOT NULL DEFAULT 0,
-    -- Never later than the earliest `ready_at` of its tasks; a claim that finds it too early corrects it.
+    -- Never later than the earliest `ready_at` of its unleased tasks; a claim that finds it too early corrects it.
     ready_from     INTEGER
 ) STRICT;
 CREATE INDEX owners_by_ready ON owners (ready_from) WHERE ready_from IS NOT NULL;
@@ -45,7 +45,9 @@ CREATE TABLE tasks (
 ) STRICT;
 CREATE INDEX tasks_by_owner ON tasks (owner);
 CREATE INDEX tasks_by_status ON tasks (status);
-CREATE INDEX tasks_by_ready ON tasks (owner, ready_at, number, tool, leased) WHERE ready_at IS NOT NULL;
+CREATE INDEX tasks_by_ready ON tasks (owner, ready_at, number, tool) WHERE ready_at IS NOT NULL AND leased = 0;
+-- Of a leased task, `ready_at` is the end of the lease.
+CREATE INDEX tasks_by_lease ON tasks (ready_at) WHERE leased = 1;
 CREATE INDEX tasks_by_due ON tasks (due_at) WHERE due_at IS NOT NULL;
 
 -- What a task was asked to do; read when a worker takes it up.
@@ -56,10 +58,11 @@ CREATE TABLE calls (
     key     TEXT
 ) STRICT;
 
--- How a task ended: its result, or its error.
+-- How a task ended: its result, or the message and the data of its error.
 CREATE TABLE bodies (
     number INTEGER PRIMARY KEY,
-    body   TEXT NOT NULL
+    body   TEXT NOT NULL,
+    data   TEXT
 ) STRICT;
 
 CREATE TABLE journal (
