@@ -189,6 +189,16 @@ impl StoreClock {
         };
         Reading { now: self.mark, settled: monotonic >= self.paused_until }
     }
+
+    /// Reads `clock` where another process that shares the store has given out `mark`, and goes on from there.
+    pub fn read_above(&mut self, mark: Timestamp, clock: &(impl Clock + ?Sized)) -> Reading {
+        let reading = self.read(clock);
+        if mark > reading.now {
+            self.mark = mark;
+            self.ahead = Some((mark, clock.monotonic()));
+        }
+        Reading { now: self.mark, ..reading }
+    }
 }
 
 #[cfg(test)]
@@ -230,6 +240,20 @@ mod tests {
         assert_eq!(store.read(&clock).now, Timestamp::from_millis(90_000_000));
         clock.advance(MINUTE);
         assert_eq!(store.read(&clock).now, Timestamp::from_millis(90_060_000));
+    }
+
+    #[test]
+    fn the_mark_of_another_process_is_gone_on_from() {
+        let clock = ManualClock::new(Timestamp::from_millis(1_000));
+        let mut store = StoreClock::new(Timestamp::default());
+        store.read(&clock);
+        // However long this process did not look.
+        clock.advance(MINUTE);
+        let ahead = Timestamp::from_millis(9_000_000);
+        assert_eq!(store.read_above(ahead, &clock).now, ahead);
+        clock.advance(MINUTE);
+        assert_eq!(store.read(&clock).now, ahead + MINUTE);
+        assert_eq!(store.read_above(Timestamp::default(), &clock).now, ahead + MINUTE);
     }
 
     #[test]

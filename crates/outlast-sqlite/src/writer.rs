@@ -225,13 +225,13 @@ impl Writer {
                     // Nobody could renew: the leases that ran out meanwhile are left alone for one more.
                     time.pause(&clock);
                 }
-                time.read(&clock)
+                time.read_above(mark, &clock)
             };
             others = changes_since(connection, self.seen_change)?;
             let seen = last_change(connection)?;
             let mut batch = Batch {
                 connection,
-                now: reading.now.max(mark),
+                now: reading.now,
                 settled: reading.settled,
                 runtime: self.runtime,
                 pace: self

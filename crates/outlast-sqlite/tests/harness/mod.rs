@@ -1,9 +1,15 @@
 //! SQLite stores for the suite, each in a file of its own, all on one clock that is moved by hand.
 
+// The lint spares test functions alone.
+#![allow(clippy::unwrap_used)]
+
 use std::{
     collections::HashMap,
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -13,18 +19,20 @@ use outlast_sqlite::{Options, SqliteStore};
 use outlast_testkit::Harness;
 use tempfile::TempDir;
 
-pub struct SqliteHarness {
+pub(crate) struct SqliteHarness {
     clock: ManualClock,
     directory: TempDir,
+    opened: AtomicUsize,
     /// The file of each open store, by its address.
     files: Mutex<HashMap<usize, PathBuf>>,
 }
 
 impl SqliteHarness {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             clock: ManualClock::new(Timestamp::from_millis(1_767_225_600_000)),
             directory: tempfile::tempdir().unwrap(),
+            opened: AtomicUsize::new(0),
             files: Mutex::default(),
         }
     }
@@ -44,7 +52,7 @@ fn address(store: &Arc<dyn Store>) -> usize {
 #[async_trait]
 impl Harness for SqliteHarness {
     async fn open(&self) -> Arc<dyn Store> {
-        let number = self.files.lock().unwrap().len();
+        let number = self.opened.fetch_add(1, Ordering::Relaxed);
         self.open_at(self.directory.path().join(format!("{number}.db")))
     }
 

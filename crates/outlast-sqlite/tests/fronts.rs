@@ -1,0 +1,164 @@
+//! Several handles on one file, each as another process would have it: one runtime, and fronts beside it.
+
+// The lint spares test functions alone, and the functions that they share are tests as well.
+#![allow(clippy::unwrap_used)]
+
+use std::{path::PathBuf, time::Duration};
+
+use futures::{executor::block_on, future::join_all};
+use outlast_core::{
+    Applied, Created, Event, Hint, Hints, Inspect, ManualClock, NewTask, Recovery, Spec, Status, Store,
+    Swept, TaskId, Timestamp,
+};
+use outlast_sqlite::{Options, Role, SqliteStore};
+use outlast_testkit::{run, story::*};
+use serde_json::json;
+use tempfile::TempDir;
+
+struct File {
+    clock: ManualClock,
+    path: PathBuf,
+    _directory: TempDir,
+}
+
+impl File {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tasks.db");
+        Self { clock: ManualClock::new(Timestamp::from_millis(1_000_000)), path, _directory: directory }
+    }
+
+    fn open(&self, role: Role) -> SqliteStore {
+        let options = Options::default().clock(self.clock.clone()).role(role);
+        SqliteStore::open_with(&self.path, options).unwrap()
+    }
+}
+
+/// Waits until a task is hinted.
+async fn heard(hints: &mut Hints, id: TaskId) {
+    soon(async { while hints.next().await.expect("the feed goes on") != Hint::Changed(id) {} }).await;
+}
+
+#[test]
+fn a_front_reads_answers_and_cancels_while_the_runtime_runs_and_each_hears_of_the_other() {
+    run(async {
+        let file = File::new();
+        let (runtime, front) = (file.open(Role::Runtime), file.open(Role::Front));
+        let (mut at_runtime, mut at_front) = (runtime.watch(), front.watch());
+
+        let (task, token) = runtime.create_leased(new_task(), "one").await;
+        runtime.worked(task.id, token, vec![ask("q", "Sure?")]).await;
+        heard(&mut at_front, task.id).await;
+        assert_eq!(front.task(task.id).await.status(), Status::InputRequired);
+
+        let answered = after(front.alice(task.id, vec![answer("q", "yes")]).await);
+        assert_eq!(runtime.task(task.id).await, answered, "once it is acknowledged, everyone reads it");
+        while at_runtime.try_next().is_some() {}
+        let cancelled = after(front.alice(task.id, vec![Event::Cancel]).await);
+        heard(&mut at_runtime, task.id).await;
+        assert!(runtime.task(task.id).await.cancel_requested());
+        assert!(cancelled.cancel_requested());
+        runtime.worked(task.id, token, vec![Event::ConfirmCancel]).await;
+        heard(&mut at_front, task.id).await;
+        assert_eq!(front.task(task.id).await.status(), Status::Cancelled);
+    });
+}
+
+#[test]
+fn a_task_that_a_front_created_is_run_by_the_runtime() {
+    run(async {
+        let file = File::new();
+        let (runtime, front) = (file.open(Role::Runtime), file.open(Role::Front));
+        let mut hints = runtime.watch();
+        // Without a lease, although one is asked for: the front's work would be nobody's when it goes.
+        let created = front.create(new_task(), Some(lease_for("front"))).await.unwrap();
+        let Created::Created { task, token: None } = created else { panic!("{created:?}") };
+        heard(&mut hints, task.id).await;
+        assert_eq!(runtime.claim_only("one").await.task.id, task.id);
+    });
+}
+
+#[test]
+fn a_front_is_handed_no_work_and_sweeps_nothing() {
+    run(async {
+        let file = File::new();
+        let front = file.open(Role::Front);
+        let spec = Spec { deadline: Some(MINUTE), ..rerun() };
+        let task = front.create_one(new_with(spec)).await;
+        assert_eq!(front.claim_up_to("front", 9).await, []);
+        file.clock.advance(HOUR);
+        assert_eq!(front.sweep(50).await.unwrap(), Swept::default());
+        assert_eq!(front.task(task.id).await.status(), Status::Working);
+        assert_eq!(file.open(Role::Runtime).sweep_all().await, 1);
+    });
+}
+
+#[test]
+fn when_the_runtime_goes_the_next_claim_takes_over_and_ends_its_leases_first() {
+    run(async {
+        let file = File::new();
+        let (first, second) = (file.open(Role::Auto), file.open(Role::Auto));
+        let (task, token) = first.create_leased(new_task(), "one").await;
+        let once = NewTask { spec: run_once().into(), ..new_task() };
+        let (once, _) = first.create_leased(once, "one").await;
+        assert_eq!(second.claim_up_to("two", 9).await, [], "a front, while the first is there");
+        drop(first);
+
+        let claimed = second.claim_only("two").await;
+        assert_eq!((claimed.task.id, claimed.token), (task.id, token.next()));
+        assert_eq!(second.work(task.id, token, vec![complete(&json!(1))]).await, Applied::Fenced);
+        assert_eq!(once.spec.recovery, Recovery::Fail);
+        assert_eq!(second.task(once.id).await.status(), Status::Failed);
+        // It is the runtime in every way by now.
+        assert!(SqliteStore::open(&file.path).is_err());
+        let (leased, _) = second.create_leased(new_task(), "two").await;
+        assert_eq!(second.claim_up_to("three", 9).await, []);
+        assert!(second.task(leased.id).await.lease().is_some(), "its own leases stay");
+    });
+}
+
+#[test]
+fn who_falls_behind_the_changes_of_others_learns_of_a_gap() {
+    run(async {
+        let file = File::new();
+        let options = Options::default().role(Role::Front).poll(Duration::from_secs(3_600));
+        let front = SqliteStore::open_with(&file.path, options).unwrap();
+        let mut hints = front.watch();
+        let runtime = file.open(Role::Runtime);
+        let new = || NewTask { max_open: 10_000, ..new_task() };
+        join_all((0..4_200).map(|_| runtime.create_one(new()))).await;
+        // The front's own next write finds that the oldest changes are not told any more.
+        let own = front.create_one(new()).await;
+        assert_eq!(hints.try_next(), Some(Hint::Gap));
+        heard(&mut hints, own.id).await;
+    });
+}
+
+#[test]
+fn keys_and_quotas_hold_across_processes() {
+    let file = File::new();
+    let (runtime, front) = (file.open(Role::Runtime), file.open(Role::Front));
+    block_on(async {
+        let task = runtime.create_one(new_keyed("k", 1)).await;
+        assert_eq!(front.try_create(new_keyed("k", 1)).await, Created::Existing(task));
+        assert_eq!(front.try_create(new_keyed("k", 2)).await, Created::KeyReused);
+        let limited = NewTask { max_open: 1, ..new_task() };
+        assert_eq!(front.try_create(limited).await, Created::OverQuota);
+        assert_eq!(front.counts().await.unwrap().total(), 1);
+    });
+}
+
+#[test]
+fn time_does_not_run_back_from_one_process_to_another() {
+    let file = File::new();
+    let ahead = ManualClock::new(Timestamp::from_millis(9_000_000));
+    let options = Options::default().clock(ahead).role(Role::Front);
+    let (runtime, front) = (file.open(Role::Runtime), SqliteStore::open_with(&file.path, options).unwrap());
+    block_on(async {
+        let first = front.create_one(new_task()).await;
+        let second = runtime.create_one(new_task()).await;
+        assert!(second.created_at >= first.created_at);
+        file.clock.advance(MINUTE);
+        assert_eq!(runtime.create_one(new_task()).await.created_at, second.created_at + MINUTE);
+    });
+}

@@ -1,0 +1,212 @@
+//! What may be opened, and what a person is told about what may not.
+
+// The lint spares test functions alone, and the functions that they share are tests as well.
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use futures::executor::block_on;
+use outlast_core::{Inspect, Store};
+use outlast_sqlite::{OpenError, Options, Role, SqliteStore};
+use outlast_testkit::story::*;
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+fn fresh() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tasks.db");
+    (directory, path)
+}
+
+fn refusal(path: &Path) -> OpenError {
+    SqliteStore::open(path).err().expect("it is refused")
+}
+
+/// Everything in the directory of a file, by name.
+fn contents(path: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let read = |entry: std::io::Result<fs::DirEntry>| {
+        let path = entry.unwrap().path();
+        (path.clone(), fs::read(path).unwrap())
+    };
+    let mut all: Vec<_> = fs::read_dir(path.parent().unwrap()).unwrap().map(read).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_file_that_is_no_database_is_refused_and_left_as_it_is() {
+    let (_directory, path) = fresh();
+    fs::write(
+        &path,
+        "dear diary, today I wrote a text that is longer than the header of a database".repeat(9),
+    )
+    .unwrap();
+    let before = contents(&path);
+    let error = refusal(&path);
+    assert!(matches!(error, OpenError::NotADatabase { .. }), "{error:?}");
+    let expected = format!("{} is not an SQLite database; ", path.display());
+    assert!(error.to_string().starts_with(&expected), "{error}");
+    assert_eq!(contents(&path), before);
+}
+
+#[test]
+fn a_database_of_another_program_is_refused_and_left_as_it_is() {
+    for marked in [false, true] {
+        let (_directory, path) = fresh();
+        let other = Connection::open(&path).unwrap();
+        other.execute_batch("CREATE TABLE diary (day TEXT); INSERT INTO diary VALUES ('monday')").unwrap();
+        if marked {
+            other.pragma_update(None, "application_id", 0x1234).unwrap();
+        }
+        drop(other);
+        let before = contents(&path);
+        assert!(matches!(refusal(&path), OpenError::Foreign { .. }));
+        assert_eq!(contents(&path), before);
+    }
+}
+
+#[test]
+fn a_file_of_a_newer_version_is_refused_naming_both_and_left_as_it_is() {
+    let (_directory, path) = fresh();
+    drop(SqliteStore::open(&path).unwrap());
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
+    fs::remove_file(path.with_extension("db.lock")).unwrap();
+    let before = fs::read(&path).unwrap();
+    let error = refusal(&path);
+    assert!(matches!(error, OpenError::Newer { found: 99, known: 1, .. }), "{error:?}");
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "{} has schema version 99 and this program knows versions up to 1; run a newer version of it, or use another file",
+            path.display()
+        )
+    );
+    assert_eq!(fs::read(&path).unwrap(), before);
+    assert!(!path.with_extension("db.lock").exists());
+}
+
+#[test]
+fn what_a_newer_version_left_in_its_log_is_not_written_back() {
+    let (_directory, path) = fresh();
+    drop(SqliteStore::open(&path).unwrap());
+    // The newer program was killed: its last writes are in the log alone.
+    let copy = path.with_file_name("killed.db");
+    let newer = Connection::open(&path).unwrap();
+    newer.pragma_update(None, "user_version", 99).unwrap();
+    newer.execute_batch("UPDATE meta SET value = 5").unwrap();
+    let log = |path: &Path| path.with_extension("db-wal");
+    fs::copy(log(&path), log(&copy)).unwrap();
+    fs::copy(&path, &copy).unwrap();
+    let before = (fs::read(&copy).unwrap(), fs::read(log(&copy)).unwrap());
+    assert!(matches!(refusal(&copy), OpenError::Newer { .. }));
+    assert_eq!((fs::read(&copy).unwrap(), fs::read(log(&copy)).unwrap()), before);
+}
+
+#[test]
+fn a_place_where_no_file_can_be_is_named() {
+    let (_directory, path) = fresh();
+    for nowhere in [path.join("deeper.db"), path.parent().unwrap().join("no/such/directory.db")] {
+        fs::write(&path, "").unwrap();
+        let error = refusal(&nowhere);
+        assert!(error.to_string().contains(&nowhere.display().to_string()), "{error}");
+    }
+}
+
+#[test]
+fn an_empty_file_and_an_odd_name_are_no_obstacle() {
+    let (_directory, path) = fresh();
+    fs::write(&path, "").unwrap();
+    for path in [path.clone(), path.with_file_name("file:x?mode=memory"), path.with_file_name("zoë 'n\" b")]
+    {
+        let store = SqliteStore::open(&path).unwrap();
+        block_on(store.create_one(new_task()));
+        drop(store);
+        assert_eq!(block_on(SqliteStore::open(&path).unwrap().counts()).unwrap().total(), 1);
+    }
+}
+
+#[test]
+fn many_processes_may_create_the_file_at_once() {
+    let (_directory, path) = fresh();
+    std::thread::scope(|scope| {
+        for role in [Role::Auto, Role::Front, Role::Front, Role::Auto, Role::Front, Role::Front, Role::Auto] {
+            let path = &path;
+            scope.spawn(move || {
+                let store = SqliteStore::open_with(path, Options::default().role(role)).unwrap();
+                block_on(store.create_one(new_task()));
+            });
+        }
+    });
+    assert_eq!(block_on(SqliteStore::open(&path).unwrap().counts()).unwrap().total(), 7);
+}
+
+// --- one runtime per file
+
+#[test]
+fn a_second_runtime_is_refused_and_told_who_is_the_first() {
+    let (_directory, path) = fresh();
+    let first = SqliteStore::open(&path).unwrap();
+    let error = refusal(&path);
+    let OpenError::Held { holder, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(holder.process, Some(std::process::id()));
+    assert!(holder.since.is_some());
+    let expected = format!("the runtime lock of {} is held by this process since 2", path.display());
+    assert!(error.to_string().starts_with(&expected), "{error}");
+    drop(first);
+    SqliteStore::open(&path).unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn the_lock_is_the_files_by_whatever_link_it_is_reached() {
+    let (_directory, path) = fresh();
+    let link = path.with_file_name("link.db");
+    let _first = SqliteStore::open(&path).unwrap();
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assert!(matches!(refusal(&link), OpenError::Held { .. }));
+}
+
+const CHILD: &str = "OUTLAST_RUNTIME_CHILD";
+
+/// Another process, which is the runtime of a file, runs a task, and is killed. Without the variable it does nothing.
+#[test]
+fn runtime_child() {
+    let Ok(path) = std::env::var(CHILD) else { return };
+    let store = SqliteStore::open(path).unwrap();
+    let (task, _) = block_on(store.create_leased(new_task(), "child"));
+    println!("\nrunning task {}", task.id);
+    std::thread::park();
+}
+
+#[test]
+fn the_lock_names_another_process_and_frees_and_voids_its_leases_when_that_is_killed() {
+    use std::io::BufRead;
+    let (_directory, path) = fresh();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "runtime_child", "--nocapture"])
+        .env(CHILD, &path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let running =
+        |line: std::io::Result<String>| Some(line.ok()?.strip_prefix("running task ")?.parse().unwrap());
+    let id = out.lines().find_map(running).expect("the child runs a task");
+
+    let error = refusal(&path);
+    let expected = format!("is held by process {} since ", child.id());
+    assert!(error.to_string().contains(&expected), "{error}");
+    let front = SqliteStore::open_with(&path, Options::default().role(Role::Front)).unwrap();
+    assert!(block_on(front.task(id)).lease().is_some());
+
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let store = SqliteStore::open(&path).unwrap();
+    let task = block_on(store.task(id));
+    assert_eq!((task.lease(), task.lost.len()), (None, 1), "its lease ended before anything else happened");
+    assert_eq!(block_on(store.claim_only("next")).task.id, id);
+}
