@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use outlast::{Config, Decision, Start, TaskServer, TaskTool};
+use outlast::{Decision, Start, TaskServer, TaskTool};
 use serde_json::{Value, json};
 
-use crate::support::{Client, TestServer, handler::Handler};
+use crate::support::{Client, TestServer, handler::Handler, server::config};
 
 fn text(result: &Value) -> &str {
     result["content"][0]["text"].as_str().unwrap()
@@ -202,7 +202,7 @@ async fn an_author_may_decide_for_each_call() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn past_the_quota_a_call_is_told_when_to_come_back() {
-    let mut config = Config::default();
+    let mut config = config();
     config.max_open_per_owner = 2;
     let server = TestServer::with(move |builder| builder.config(config.clone())).await;
     let first = server.client.task("gated", json!({"gate": "g"})).await;
@@ -217,7 +217,7 @@ async fn past_the_quota_a_call_is_told_when_to_come_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn arguments_past_their_limit_are_refused() {
-    let mut config = Config::default();
+    let mut config = config();
     config.argument_bytes = 1_000;
     let server = TestServer::with(move |builder| builder.config(config.clone())).await;
     assert_eq!(server.client.call("gated", json!({"pad": "x".repeat(1_000)})).await.code(), -32602);
@@ -226,7 +226,7 @@ async fn arguments_past_their_limit_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_result_past_its_limit_fails_its_task_and_says_so() {
-    let mut config = Config::default();
+    let mut config = config();
     config.task.result_bytes = 1_000;
     let server = TestServer::with(move |builder| builder.config(config.clone())).await;
     let id = server.client.task("big", json!({"bytes": 2_000})).await;
@@ -236,7 +236,7 @@ async fn a_result_past_its_limit_fails_its_task_and_says_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn more_tasks_than_slots_wait_their_turn_and_all_run() {
-    let mut config = Config::default();
+    let mut config = config();
     config.max_running = 2;
     let server = TestServer::with(move |builder| builder.config(config.clone())).await;
     let mut ids = Vec::new();

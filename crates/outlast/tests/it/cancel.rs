@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Reply, TestServer};
+use crate::support::{Reply, TestServer, server::config};
 
 #[track_caller]
 fn acknowledged(reply: &Reply) {
@@ -112,7 +112,7 @@ async fn a_cancel_between_two_rounds_ends_the_task() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_nobody_began_is_cancelled_at_once() {
-    let mut config = outlast::Config::default();
+    let mut config = config();
     config.max_running = 1;
     let server = TestServer::with(move |builder| builder.config(config.clone())).await;
     let running = server.client.task("gated", json!({"gate": "g"})).await;

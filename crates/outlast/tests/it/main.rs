@@ -3,6 +3,7 @@
 mod auth;
 mod calls;
 mod cancel;
+mod faults;
 mod input;
 mod store;
 mod support;

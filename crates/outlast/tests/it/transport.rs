@@ -1,10 +1,10 @@
 //! HTTP, bad input, and the gate in front of `tasks/*`.
 
 use http::{Method, StatusCode};
-use outlast::{Config, PollLimit};
+use outlast::PollLimit;
 use serde_json::{Value, json};
 
-use crate::support::TestServer;
+use crate::support::{TestServer, server::config};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn c02_undeclared_task_requests_are_refused_with_what_they_lack() {
@@ -115,7 +115,7 @@ async fn c55_a_client_that_sends_no_name_header_is_served() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn polls_past_the_limit_are_told_when_to_come_back() {
-    let mut config = Config::default();
+    let mut config = config();
     config.poll_limit = Some(PollLimit { burst: 3, per_second: 0.001 });
     let server = TestServer::with(move |builder| builder.config(config.clone())).await;
     let id = server.client.task("gated", json!({})).await;

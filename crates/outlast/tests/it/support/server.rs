@@ -45,8 +45,16 @@ impl TestServer {
 
     /// A server on a store that a test made itself.
     pub(crate) async fn on(store: Arc<dyn Store>, clock: ManualClock) -> Self {
+        Self::on_with(store, clock, |builder| builder).await
+    }
+
+    pub(crate) async fn on_with(
+        store: Arc<dyn Store>,
+        clock: ManualClock,
+        customise: impl Fn(TaskServerBuilder<Handler>) -> TaskServerBuilder<Handler> + Send + Sync + 'static,
+    ) -> Self {
         let data = Arc::new(TempDir::new().unwrap());
-        Self::open(data, clock, Gates::default(), Some(store), &|builder| builder).await
+        Self::open(data, clock, Gates::default(), Some(store), &customise).await
     }
 
     pub(crate) fn file(data: &TempDir) -> PathBuf {
@@ -66,12 +74,9 @@ impl TestServer {
             )
         });
         let now = TaskTool::optional();
-        let mut config = Config::default();
-        config.poll_limit = None;
-        config.drain = Duration::from_millis(50);
         let mut builder = TaskServer::builder(Handler { gates: gates.clone() })
             .shared_store(store.clone())
-            .config(config)
+            .config(config())
             .default_tool(TaskTool::never())
             .carry(claims, |claims: Claims, extensions: &mut Extensions| drop(extensions.insert(claims)));
         for tool in ["gated", "once", "deaf", "busy", "fails", "is_error", "panics", "claims", "talks", "big"]
@@ -132,6 +137,14 @@ impl TestServer {
         drop((self.server, self.store));
         Self::open(data, clock, Gates::default(), None, &|builder| builder).await
     }
+}
+
+/// The defaults, for tests that poll as fast as they can and do not wait for work to drain.
+pub(crate) fn config() -> Config {
+    let mut config = Config::default();
+    config.poll_limit = None;
+    config.drain = Duration::from_millis(50);
+    config
 }
 
 /// The tests' authentication: a token `Bearer NAME@TENANT` is the principal NAME with the claims of TENANT.
