@@ -67,18 +67,23 @@ fn check(
     path: &Path,
     sql: impl Fn(rusqlite::Error) -> OpenError,
 ) -> Result<(), OpenError> {
-    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-    let application = pragma("application_id").map_err(&sql)?;
-    let found = pragma("user_version").map_err(&sql)?;
+    // One snapshot: another process may be creating the store at this moment.
+    let (application, found, objects) = snapshot(connection).map_err(sql)?;
     let known = MIGRATIONS.len() as i64;
-    let objects: i64 =
-        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(&sql)?;
     match application {
         APPLICATION_ID if found > known => Err(OpenError::Newer { path: path.to_owned(), found, known }),
         APPLICATION_ID => Ok(()),
         0 if objects == 0 && found == 0 => Ok(()),
         _ => Err(OpenError::Foreign { path: path.to_owned() }),
     }
+}
+
+/// The application id, the user version, and how many tables and indexes there are.
+fn snapshot(connection: &Connection) -> rusqlite::Result<(i64, i64, i64)> {
+    let transaction = connection.unchecked_transaction()?;
+    let pragma = |name| transaction.pragma_query_value(None, name, |row| row.get(0));
+    let count = transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    Ok((pragma("application_id")?, pragma("user_version")?, count))
 }
 
 /// How often entering the write-ahead log is tried while another process does the same: SQLite does not wait there.

@@ -129,10 +129,14 @@ impl Writer {
             match self.shared.queue.take(wait) {
                 Taken::Batch(jobs) => self.write(jobs),
                 Taken::Idle => self.look_for_others(),
-                Taken::Closed => break,
+                // After the disk was given up nothing is synced any more, and what is there can still be read.
+                Taken::Closed if self.is_given_up() => break,
+                Taken::Closed => {
+                    self.close();
+                    break;
+                }
             }
         }
-        self.close();
     }
 
     // --- a batch
@@ -170,7 +174,7 @@ impl Writer {
     fn settle(&mut self, jobs: Vec<Box<dyn Job>>, written: Result<(), Broken>) {
         let outcome = written.map_err(|broken| {
             let error = broken.into_error();
-            if self.failures < MAX_FAILURES { error } else { StoreError::fatal(error) }
+            if self.is_given_up() { StoreError::fatal(error) } else { error }
         });
         if let Err(error) = &outcome {
             tracing::warn!(
@@ -180,7 +184,7 @@ impl Writer {
             );
         }
         jobs.into_iter().for_each(|job| job.settle(outcome.clone()));
-        if self.failures >= MAX_FAILURES {
+        if self.is_given_up() {
             self.shared.queue.fail(&StoreError::fatal("the disk failed twice to make a write durable"));
         }
     }
@@ -307,6 +311,10 @@ impl Writer {
         Ok(())
     }
 
+    fn is_given_up(&self) -> bool {
+        self.failures.max(self.failed_checkpoints) >= MAX_FAILURES
+    }
+
     /// After the answers: a checkpoint is what a slow write is made of.
     fn checkpoint_when_due(&mut self) {
         if self.wal_pages.load(Ordering::Relaxed) < self.options.limits.wal_pages {
@@ -318,7 +326,7 @@ impl Writer {
                 // The pages are still in the log, and are written again from there by another handle.
                 tracing::warn!(error = &failure as &dyn std::error::Error, "a checkpoint failed");
                 self.failed_checkpoints += 1;
-                if self.failed_checkpoints >= MAX_FAILURES {
+                if self.is_given_up() {
                     self.shared.queue.fail(&StoreError::fatal(failure));
                 }
             }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures::executor::block_on;
-use outlast_core::{Inspect, Store};
+use outlast_core::Inspect;
 use outlast_sqlite::{OpenError, Options, Role, SqliteStore};
 use outlast_testkit::story::*;
 use rusqlite::Connection;
