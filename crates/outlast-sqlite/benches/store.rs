@@ -66,21 +66,21 @@ fn print_rate(what: &str, rate: f64, note: &str) {
 }
 
 fn settings(mut arguments: impl Iterator<Item = String>) -> Result<Settings, Box<dyn Error>> {
-    // Run as a test, it only shows that it runs.
-    let mut settings =
-        Settings { tasks: 10_000, span: Duration::from_millis(50), directory: std::env::temp_dir() };
-    let mut chosen = false;
+    let (mut tasks, mut span, mut directory, mut bench) = (None, None, std::env::temp_dir(), false);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
         match &*argument {
-            "--bench" if !chosen => (settings.tasks, settings.span) = (1_000_000, Duration::from_secs(3)),
-            "--tasks" => (settings.tasks, chosen) = (value()?.parse()?, true),
-            "--seconds" => (settings.span, chosen) = (Duration::from_secs_f64(value()?.parse()?), true),
-            "--dir" => settings.directory = value()?.into(),
+            "--tasks" => tasks = Some(value()?.parse()?),
+            "--seconds" => span = Some(Duration::from_secs_f64(value()?.parse()?)),
+            "--dir" => directory = value()?.into(),
+            // What `cargo bench` adds; without it, it is run as a test and only shows that it runs.
+            "--bench" => bench = true,
             _ => {}
         }
     }
-    Ok(settings)
+    let (usual_tasks, usual_span) =
+        if bench { (1_000_000, Duration::from_secs(3)) } else { (2_000, Duration::from_millis(50)) };
+    Ok(Settings { tasks: tasks.unwrap_or(usual_tasks), span: span.unwrap_or(usual_span), directory })
 }
 
 /// How often a second the disk makes an append of 4 KiB durable, one after the other.

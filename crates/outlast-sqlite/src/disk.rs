@@ -4,7 +4,7 @@ use rusqlite::Connection;
 
 /// What reaches the disk. The real one is [`RealDisk`]; tests put one in its place that fails.
 pub(crate) trait Disk: Send + Sync {
-    /// Begins a write, waiting for other processes.
+    /// Begins a write; busy while another process writes.
     fn begin(&self, connection: &Connection) -> rusqlite::Result<()> {
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop)
     }

@@ -114,6 +114,11 @@ impl From<rusqlite::types::FromSqlError> for Failure {
     }
 }
 
+/// Whether a code says that somebody else has the file locked.
+pub(crate) fn is_busy(code: Option<ErrorCode>) -> bool {
+    matches!(code, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
 impl Failure {
     fn code(&self) -> Option<ErrorCode> {
         match self {
@@ -129,7 +134,7 @@ impl Failure {
 
     /// Whether other processes kept the file locked for too long.
     pub(crate) fn is_busy(&self) -> bool {
-        matches!(self.code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+        is_busy(self.code())
     }
 
     /// Whether the disk itself failed, so that the connection's file handles are not to be trusted any more.

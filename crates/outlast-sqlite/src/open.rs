@@ -39,7 +39,7 @@ pub(crate) fn open(path: &Path, busy_timeout: Duration) -> Result<(Connection, P
     Ok((connection, whole))
 }
 
-/// A connection of the writer after the first: the file must be there.
+/// A further connection: the file must be there.
 pub(crate) fn reopen(path: &Path, busy_timeout: Duration) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | NO_MUTEX)?;
     settle(&connection, busy_timeout)?;
@@ -134,6 +134,7 @@ fn settle(connection: &Connection, busy_timeout: Duration) -> rusqlite::Result<(
          PRAGMA checkpoint_fullfsync = ON;
          PRAGMA mmap_size = 0;
          PRAGMA temp_store = MEMORY;
-         PRAGMA wal_autocheckpoint = 0;",
+         PRAGMA wal_autocheckpoint = 0;
+         PRAGMA journal_size_limit = 67108864;",
     )
 }

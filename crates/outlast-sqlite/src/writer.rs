@@ -8,6 +8,7 @@ use std::{
         Arc, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
+    thread,
     time::Duration,
 };
 
@@ -17,7 +18,7 @@ use rusqlite::{Connection, config::DbConfig};
 use crate::{
     Holder, Options, Role,
     batch::{Batch, KEPT_CHANGES, Pace},
-    error::Failure,
+    error::{Failure, is_busy},
     lock::RuntimeLock,
     open,
     queue::{Job, Taken},
@@ -218,7 +219,7 @@ impl Writer {
         let disk = self.options.disk.clone();
         let clock = self.options.clock.clone();
         let began = clock.monotonic();
-        disk.begin(connection).map_err(|error| Broken::NotBegun(error.into()))?;
+        self.begin(connection).map_err(|error| Broken::NotBegun(error.into()))?;
 
         let mut others = Vec::new();
         let ran = catch_unwind(AssertUnwindSafe(|| {
@@ -285,6 +286,23 @@ impl Writer {
         Ok(result)
     }
 
+    /// Begins a transaction when no other process writes.
+    ///
+    /// SQLite's own waiting looks ever more seldom, up to ten times a second, and would find a process that writes
+    /// batch after batch between two of them only by luck.
+    fn begin(&self, connection: &Connection) -> rusqlite::Result<()> {
+        let mut tries = self.options.busy_timeout.as_millis();
+        loop {
+            match self.options.disk.begin(connection) {
+                Err(error) if is_busy(error.sqlite_error_code()) && tries > 0 => {
+                    tries -= 1;
+                    thread::sleep(Duration::from_millis(1));
+                }
+                answer => return answer,
+            }
+        }
+    }
+
     // --- the connection
 
     fn open(&mut self) -> rusqlite::Result<Connection> {
@@ -302,6 +320,8 @@ impl Writer {
 
     fn adopt(&mut self, connection: Connection) -> rusqlite::Result<()> {
         let mut connection = connection;
+        // `begin` does the waiting, and nothing after it has to.
+        connection.busy_timeout(Duration::ZERO)?;
         let pages = self.wal_pages.clone();
         connection.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, count| {
             pages.store(usize::try_from(count).unwrap_or(0), Ordering::Relaxed);

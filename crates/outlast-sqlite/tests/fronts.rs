@@ -3,12 +3,19 @@
 // The lint spares test functions alone, and the functions that they share are tests as well.
 #![allow(clippy::unwrap_used)]
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::{executor::block_on, future::join_all};
 use outlast_core::{
     Applied, Created, Event, Hint, Hints, Inspect, ManualClock, NewTask, Recovery, Spec, Status, Store,
-    Swept, TaskId, Timestamp,
+    StoreError, Swept, TaskId, Timestamp,
 };
 use outlast_sqlite::{Options, Role, SqliteStore};
 use outlast_testkit::{run, story::*};
@@ -132,6 +139,51 @@ fn who_falls_behind_the_changes_of_others_learns_of_a_gap() {
         assert_eq!(hints.try_next(), Some(Hint::Gap));
         heard(&mut hints, own.id).await;
     });
+}
+
+#[test]
+fn a_front_gets_its_turn_while_the_runtime_writes_batch_after_batch() {
+    run(async {
+        let file = File::new();
+        let (runtime, front) = (file.open(Role::Runtime), file.open(Role::Front));
+        let (task, _) = runtime.create_leased(new_task(), "one").await;
+        let done = Arc::new(AtomicBool::new(false));
+        let load: Vec<_> = (0..64)
+            .map(|_| {
+                let (runtime, done) = (runtime.clone(), done.clone());
+                async move {
+                    while !done.load(Ordering::Relaxed) {
+                        let new = NewTask { max_open: u32::MAX, ..new_task() };
+                        runtime.create_one(new).await;
+                    }
+                }
+            })
+            .collect();
+        let turns = async {
+            for _ in 0..20 {
+                let cancelled = soon(front.alice(task.id, vec![Event::Cancel])).await;
+                assert!(after(cancelled).cancel_requested());
+            }
+            done.store(true, Ordering::Relaxed);
+        };
+        futures::join!(at_once(load), turns);
+    });
+}
+
+#[test]
+fn a_write_that_another_process_keeps_out_for_too_long_is_refused_and_may_be_tried_again() {
+    let file = File::new();
+    let options = Options::default().busy_timeout(Duration::from_millis(20));
+    let store = SqliteStore::open_with(&file.path, options).unwrap();
+    let other = rusqlite::Connection::open(&file.path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let new = new_task();
+    let error = block_on(store.create(new.clone(), None)).unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable(_)));
+    assert!(!error.to_string().contains("locked"), "{error}");
+    assert_eq!(block_on(store.get(new.id)).unwrap(), None, "reads go on");
+    other.execute_batch("COMMIT").unwrap();
+    block_on(store.create_one(new));
 }
 
 #[test]

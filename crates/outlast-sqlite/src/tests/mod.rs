@@ -2,7 +2,9 @@
 
 mod group_commit;
 mod outage;
+mod settings;
 mod shutdown;
+mod sweeping;
 
 use std::{
     collections::VecDeque,
