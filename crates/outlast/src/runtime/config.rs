@@ -91,7 +91,10 @@ impl Config {
         if self.poll_every.is_zero() {
             return Err("poll_every must be longer than zero".to_owned());
         }
-        if self.poll_limit.is_some_and(|limit| limit.burst == 0 || limit.per_second.is_nan() || limit.per_second <= 0.0) {
+        if self
+            .poll_limit
+            .is_some_and(|limit| limit.burst == 0 || limit.per_second.is_nan() || limit.per_second <= 0.0)
+        {
             return Err("poll_limit must let at least one poll through".to_owned());
         }
         Ok(())

@@ -77,10 +77,9 @@ impl Runtime {
             _ => {}
         }
         let before = self.0.config.clock.monotonic();
-        let call = new.call.clone();
         // Leased whether or not a slot is free: the work runs already.
-        match self.create(new, true).await {
-            Ok(Created::Created { task, .. }) => {
+        let refused = match self.create(new, true).await {
+            Ok(Created::Created { task, token: Some(_) }) => {
                 let run = self.bind(run, &task, before);
                 let (runtime, begun) = (self.clone(), task.clone());
                 self.0.tracker.spawn(async move {
@@ -90,19 +89,36 @@ impl Runtime {
                             None => flatten(attempt.await),
                         }
                     };
-                    runtime.supervise(&begun, &run, runtime.rounds(call, &run, ended)).await;
+                    runtime.supervise(&begun, &run, runtime.rounds(&run, ended)).await;
                 });
-                Inline::Task(Box::new(task))
+                return Inline::Task(Box::new(task));
             }
-            Ok(refused) => {
+            // A process that may create and not run: another one begins it anew.
+            Ok(Created::Created { task, token: None }) => {
                 run.unload().cancel();
-                Inline::NotCreated(Box::new(refused))
+                return Inline::Task(Box::new(task));
             }
-            Err(error) => {
+            Ok(Created::OverQuota) => Inline::NotCreated(Box::new(Created::OverQuota)),
+            Ok(known) => {
                 run.unload().cancel();
-                Inline::Failed(error)
+                return Inline::NotCreated(Box::new(known));
+            }
+            Err(error) => Inline::Failed(error),
+        };
+        // There is no room for a task, but the work has begun: it may end inline, as it would for a caller who knows
+        // nothing of tasks.
+        if ended.is_none() && !always_task {
+            tokio::select! {
+                ended = attempt => return Inline::Ended(flatten(ended)),
+                () = run.wants_task().cancelled() => {}
+                () = caller_left.cancelled() => {
+                    run.unload().cancel();
+                    return Inline::CallerLeft;
+                }
             }
         }
+        run.unload().cancel();
+        refused
     }
 
     fn bind(&self, run: Run, task: &Task, leased_at: Duration) -> Run {
@@ -181,8 +197,8 @@ impl Runtime {
             run.refresh(lease).await;
         }
         let Some((_, last)) = last_round(lease) else {
-            let attempt = self.spawn_attempt(call.clone(), None, run.clone());
-            return self.rounds(call, run, async { flatten(attempt.await) }).await;
+            let attempt = self.spawn_attempt(call, None, run.clone());
+            return self.rounds(run, async { flatten(attempt.await) }).await;
         };
         // Between rounds no tool code runs, so a cancel ends the task here.
         if task.cancel_requested() {
@@ -195,12 +211,12 @@ impl Runtime {
             return vec![Event::Park { seen_seq: Run::seen_seq(lease), wake: None }];
         };
         let round = Round { answers, state: last.state };
-        let attempt = self.spawn_attempt(call.clone(), Some(round), run.clone());
-        self.rounds(call, run, async { flatten(attempt.await) }).await
+        let attempt = self.spawn_attempt(call, Some(round), run.clone());
+        self.rounds(run, async { flatten(attempt.await) }).await
     }
 
     /// Turns the end of a run into events; a further round parks the task, and holds nothing while it waits.
-    async fn rounds(&self, _call: Call, run: &Run, ended: impl Future<Output = Ended>) -> Vec<Event> {
+    async fn rounds(&self, run: &Run, ended: impl Future<Output = Ended>) -> Vec<Event> {
         let (questions, state) = match ended.await {
             Ended::Result(result) => return vec![Event::Complete(result)],
             Ended::Error(error) => return vec![Event::Fail(error)],

@@ -1,6 +1,6 @@
 //! The worker: claims what is ready, runs it, and writes how it ended.
 
-use outlast_core::{ClaimRequest, Claimed};
+use outlast_core::{By, ClaimRequest, Claimed, Event, Filter, Status, StoreError};
 use tokio::time::sleep;
 
 use super::{Runtime, backoff::Backoff, lock, run::Run};
@@ -9,8 +9,10 @@ impl Runtime {
     /// Claims until nothing is ready or no slot is free, then waits for a hint.
     pub(super) async fn claim_loop(&self, recovered: tokio_util::sync::CancellationToken) {
         let mut backoff = Backoff::default();
+        // A claim whose answer was lost may have leased tasks to this worker.
+        let mut undelivered = false;
         loop {
-            match self.claim_ready().await {
+            match self.claim_ready(&mut undelivered).await {
                 Ok(()) => {
                     backoff = Backoff::default();
                     recovered.cancel();
@@ -31,7 +33,11 @@ impl Runtime {
         }
     }
 
-    async fn claim_ready(&self) -> Result<(), outlast_core::StoreError> {
+    async fn claim_ready(&self, undelivered: &mut bool) -> Result<(), StoreError> {
+        if *undelivered {
+            self.give_back_undelivered().await?;
+            *undelivered = false;
+        }
         loop {
             let (loaded, running) = self.loaded();
             let room = (self.0.config.max_running.saturating_sub(running))
@@ -48,7 +54,9 @@ impl Runtime {
                 lease: self.0.config.lease,
                 max,
             };
-            let claimed = self.0.store.claim(request).await?;
+            let claimed = self.0.store.claim(request).await;
+            *undelivered = matches!(claimed, Err(StoreError::Unknown(_)));
+            let claimed = claimed?;
             let count = claimed.len();
             for claimed in claimed {
                 self.take_up(claimed, before);
@@ -57,6 +65,34 @@ impl Runtime {
                 return Ok(());
             }
         }
+    }
+
+    /// Gives back what a claim leased to this worker without telling it: no code of it ran, and left alone it would be
+    /// taken for work that its process lost.
+    async fn give_back_undelivered(&self) -> Result<(), StoreError> {
+        const PAGE: u32 = 200;
+        for status in [Status::Working, Status::InputRequired] {
+            let mut after = None;
+            loop {
+                let filter = Filter { status: Some(status), ..Filter::default() };
+                let page = self.0.store.list(filter, after, PAGE).await?;
+                for task in page.tasks {
+                    let ours = task.lease().is_some_and(|lease| lease.worker == self.0.worker);
+                    // A claim is journaled. A task that was leased at its creation may be on its way to being loaded,
+                    // and has no entry yet but a cancel.
+                    let claimed = task.seq > 0 && !task.cancel_requested();
+                    if ours && claimed && !lock(&self.0.loaded).contains_key(&task.id) {
+                        let give_back = vec![Event::Release { began: false }];
+                        self.0.store.apply(task.id, By::Lease(task.token), give_back).await?;
+                    }
+                }
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn take_up(&self, claimed: Claimed, leased_at: std::time::Duration) {

@@ -12,6 +12,7 @@ use rmcp::{
 };
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
 
 use super::{Decision, Mode, Start, TaskServer, attempt::catching, carry, context::TaskContext, gate, wire};
 use crate::runtime::{Ended, Inline, Run, random_id};
@@ -75,7 +76,7 @@ impl<H: ServerHandler> TaskServer<H> {
         let patience = match start {
             Start::Now => return self.call_now(new).await,
             Start::After(patience) if new.idempotency.is_some() => {
-                return self.call_keyed(new, patience, always_task).await;
+                return self.call_keyed(new, patience, always_task, context.ct).await;
             }
             Start::After(patience) => patience,
             // A round that only asks leaves nothing to repeat, so a key counts from the round that makes the task.
@@ -107,6 +108,7 @@ impl<H: ServerHandler> TaskServer<H> {
         new: NewTask,
         patience: Duration,
         always_task: bool,
+        caller_left: CancellationToken,
     ) -> Result<CallToolResponse, ErrorData> {
         let created = self.0.runtime.begin(new).await.map_err(|error| wire::store_failed(&error))?;
         let (Created::Created { task, .. } | Created::Existing(task)) = created else {
@@ -115,9 +117,13 @@ impl<H: ServerHandler> TaskServer<H> {
         if always_task {
             return Ok(self.created(&task));
         }
-        match tokio::time::timeout(patience, self.settled(&task)).await {
-            Ok(Some(task)) => inline_task(&task).unwrap_or_else(|| Ok(self.created(&task))),
-            _ => Ok(self.created(&task)),
+        let settled = tokio::select! {
+            settled = tokio::time::timeout(patience, self.settled(&task)) => settled.ok().flatten(),
+            () = caller_left.cancelled() => None,
+        };
+        match settled {
+            Some(task) => inline_task(&task).unwrap_or_else(|| Ok(self.created(&task))),
+            None => Ok(self.created(&task)),
         }
     }
 

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::gate;
 use crate::runtime::{AskError, Run};
 
 /// A tool's view of the task that it runs in: an extractor for `#[tool]` functions.
@@ -143,7 +144,7 @@ impl TaskContext {
     ///
     /// # Errors
     /// [`AskError`], as for [`TaskContext::elicit`].
-    pub async fn sample(&self, key: &str, params: Value) -> Result<Value, AskError> {
+    pub async fn sample(&self, key: &str, params: impl serde::Serialize) -> Result<Value, AskError> {
         self.ask_one(key, json!({"method": "sampling/createMessage", "params": params})).await
     }
 
@@ -236,7 +237,11 @@ impl From<AskError> for ErrorData {
         let message = error.to_string();
         match error {
             AskError::Cancelled => Self::new(ErrorCode(-32000), message, Some(json!({CANCELLED: true}))),
-            AskError::Undeclared(_) => Self::new(ErrorCode(-32021), message, None),
+            AskError::Undeclared(kind) => Self::new(
+                ErrorCode(-32021),
+                message,
+                Some(json!({"requiredCapabilities": gate::capability_of(kind)})),
+            ),
             AskError::Answer(..) => Self::invalid_params(message, None),
             _ => Self::internal_error(message, None),
         }

@@ -44,6 +44,20 @@ pub(crate) fn asks(capabilities: &ClientCapabilities) -> Asks {
     asks
 }
 
+/// The capability that a client must declare to be asked this kind of question.
+pub(crate) fn capability_of(kind: QuestionKind) -> serde_json::Value {
+    use serde_json::json;
+    match kind {
+        QuestionKind::ElicitForm => json!({"elicitation": {"form": {}}}),
+        QuestionKind::ElicitUrl => json!({"elicitation": {"url": {}}}),
+        QuestionKind::Sample => json!({"sampling": {}}),
+        QuestionKind::SampleWithTools => json!({"sampling": {"tools": {}}}),
+        QuestionKind::Roots => json!({"roots": {}}),
+        // A kind that a newer core knows and this file does not yet.
+        _ => json!({}),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -65,6 +79,16 @@ mod tests {
         let sampling = Asks::none().with(QuestionKind::Sample).with(QuestionKind::SampleWithTools);
         assert_eq!(of(json!({"sampling": {"tools": {}}})), sampling);
         assert_eq!(of(json!({"roots": {}})), Asks::none().with(QuestionKind::Roots));
+    }
+
+    #[test]
+    fn what_a_kind_requires_allows_exactly_that_kind_and_what_it_includes() {
+        for kind in
+            [QuestionKind::ElicitForm, QuestionKind::ElicitUrl, QuestionKind::Sample, QuestionKind::Roots]
+        {
+            assert_eq!(of(capability_of(kind)), Asks::none().with(kind));
+        }
+        assert!(of(capability_of(QuestionKind::SampleWithTools)).allows(QuestionKind::SampleWithTools));
     }
 
     #[test]

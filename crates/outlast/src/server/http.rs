@@ -46,7 +46,7 @@ use super::TaskServer;
 pub struct Options {
     /// The `Host` headers that are served, with or without a port: the loopback names by default.
     pub allowed_hosts: Vec<String>,
-    /// The `Origin` headers that are served (S29a); a port of `*` is any. Loopback by default. A request without one
+    /// The `Origin` headers that are served (S29a); a port of `*` is any port, or none. Loopback by default. A request without one
     /// does not come from a web page, and is served.
     pub allowed_origins: Vec<String>,
     /// The largest request, in bytes. 4 MiB by default.
@@ -59,12 +59,10 @@ impl Default for Options {
     fn default() -> Self {
         let loopback = ["localhost", "127.0.0.1", "[::1]"];
         let schemes = ["http", "https"];
-        let origins = schemes.iter().flat_map(|scheme| {
-            loopback.map(|host| [format!("{scheme}://{host}"), format!("{scheme}://{host}:*")])
-        });
+        let origins = schemes.iter().flat_map(|scheme| loopback.map(|host| format!("{scheme}://{host}:*")));
         Self {
             allowed_hosts: ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec(),
-            allowed_origins: origins.flatten().collect(),
+            allowed_origins: origins.collect(),
             max_body_bytes: 4 << 20,
             cancel: CancellationToken::new(),
         }

@@ -287,3 +287,21 @@ async fn c22_a_ttl_of_zero_is_refused_at_the_start() {
     let source = std::error::Error::source(&error).unwrap().to_string();
     assert!(source.contains("the ttl must be"), "{source}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn begun_work_for_which_there_is_no_room_as_a_task_ends_inline() {
+    let mut config = config();
+    config.max_open_per_owner = 1;
+    let server = TestServer::with(move |builder| {
+        let soon = TaskTool::new().start(Start::After(Duration::ZERO));
+        builder.config(config.clone()).tool("deaf", soon.clone()).tool("asks", soon)
+    })
+    .await;
+    server.client.task("gated", json!({"gate": "never"})).await;
+    let client = server.client.clone();
+    let call = tokio::spawn(async move { client.call("deaf", json!({"gate": "g"})).await });
+    server.gates.reached("g", 1).await;
+    server.gates.open("g");
+    assert_eq!(text(call.await.unwrap().result()), "through");
+    assert_eq!(server.client.call("asks", json!({})).await.code(), -32000, "what must ask must be a task");
+}
