@@ -1,5 +1,7 @@
 //! The server over real sockets on a real SQLite file.
 
+#![allow(clippy::unwrap_used, reason = "a test that is surprised should stop")]
+
 mod auth;
 mod calls;
 mod cancel;
