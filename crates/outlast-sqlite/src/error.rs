@@ -129,7 +129,12 @@ impl Failure {
 
     /// Whether the disk is full, which passes when somebody makes room.
     pub(crate) fn is_full(&self) -> bool {
-        self.code() == Some(ErrorCode::DiskFull)
+        // The log's index is a file as well, and SQLite has no other word for its not growing.
+        let extended = match self {
+            Self::Sql(error) => error.sqlite_error().map(|error| error.extended_code),
+            _ => None,
+        };
+        self.code() == Some(ErrorCode::DiskFull) || extended == Some(rusqlite::ffi::SQLITE_IOERR_SHMSIZE)
     }
 
     /// Whether other processes kept the file locked for too long.

@@ -34,7 +34,7 @@ pub(crate) enum Lane {
     New,
 }
 
-/// Of a full batch, the part that is kept for [`Lane::New`], so that it is late and never forgotten.
+/// One place in so many of a full batch is kept for [`Lane::New`], so that it is late and never forgotten.
 const KEPT_FOR_NEW: usize = 8;
 
 /// What the writer finds.

@@ -232,8 +232,8 @@ impl Writer {
                 }
                 time.read_above(mark, &clock)
             };
-            others = changes_since(connection, self.seen_change)?;
-            let seen = last_change(connection)?;
+            let (hints, seen) = changes_since(connection, self.seen_change)?;
+            others = hints;
             let mut batch = Batch {
                 connection,
                 now: reading.now,
@@ -362,11 +362,14 @@ impl Writer {
     fn close(&mut self) {
         self.shared.readers.close();
         if let Some(connection) = self.connection.take() {
-            // The last connection to a file writes its log back as it closes.
-            let closed = connection
-                .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)
-                .and_then(|_| self.options.disk.checkpoint(&connection))
-                .and_then(|()| connection.close().map_err(|(_, error)| error));
+            // The last connection to a file removes the log as it closes, unless writing it back has just failed: that
+            // is not tried again on the same handle.
+            let closed = self
+                .options
+                .disk
+                .checkpoint(&connection)
+                .and_then(|()| connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false))
+                .and_then(|_| connection.close().map_err(|(_, error)| error));
             if let Err(error) = closed {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the log stays beside the file");
             }
@@ -381,12 +384,9 @@ impl Writer {
         let Ok(connection) = self.open() else { return };
         if let Ok(version) = data_version(&connection)
             && version != self.seen_version
-            && let Ok(hints) = changes_since(&connection, self.seen_change)
+            && let Ok((hints, last)) = changes_since(&connection, self.seen_change)
         {
-            self.seen_version = version;
-            if let Ok(last) = last_change(&connection) {
-                self.seen_change = last;
-            }
+            (self.seen_version, self.seen_change) = (version, last);
             hints.into_iter().for_each(|hint| self.shared.hints.send(hint));
         }
         self.connection = Some(connection);
@@ -432,21 +432,21 @@ fn last_change(connection: &Connection) -> rusqlite::Result<i64> {
     connection.prepare_cached("SELECT coalesce(max(change), 0) FROM changes")?.query_row([], |row| row.get(0))
 }
 
-/// What followers are to be told about the changes after `seen`.
-fn changes_since(connection: &Connection, seen: i64) -> Result<Vec<Hint>, Failure> {
+/// What followers are to be told about the changes after `seen`, and the last of them.
+fn changes_since(connection: &Connection, seen: i64) -> Result<(Vec<Hint>, i64), Failure> {
     let mut statement = connection
         .prepare_cached("SELECT change, id FROM changes WHERE change > ?1 ORDER BY change LIMIT ?2")?;
     let mut rows = statement.query([seen, KEPT_CHANGES])?;
     let mut hints = Vec::new();
-    let mut expected = seen + 1;
+    let mut last = seen;
     while let Some(row) = rows.next()? {
         let change: i64 = row.get(0)?;
-        if change != expected {
+        if change != last + 1 {
             // Older ones were removed before they were seen here.
             hints.push(Hint::Gap);
         }
-        expected = change + 1;
+        last = change;
         hints.push(Hint::Changed(TaskId::from_bytes(row.get(1)?)));
     }
-    Ok(hints)
+    Ok((hints, last))
 }

@@ -146,7 +146,9 @@ fn a_full_disk_refuses_with_a_retryable_error_for_as_long_as_it_is_full() {
     let rig = Rig::new();
     let task = block_on(rig.store.create_one(new_task()));
     let new = new_task();
-    rig.disk.fail_commits([Fate::Lost(FULL.0, FULL.1); 5]);
+    let index = (FSYNC.0, rusqlite::ffi::SQLITE_IOERR_SHMSIZE);
+    rig.disk
+        .fail_commits([FULL, FULL, FULL, index, index].map(|(code, extended)| Fate::Lost(code, extended)));
     for _ in 0..5 {
         let error = block_on(rig.store.create(new.clone(), None)).unwrap_err();
         assert!(error.is_retryable(), "{error:?}");

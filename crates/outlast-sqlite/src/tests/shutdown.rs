@@ -61,6 +61,17 @@ fn dropping_the_last_clone_closes_and_dropping_another_does_not() {
     SqliteStore::open(&path).unwrap();
 }
 
+#[test]
+fn a_log_that_cannot_be_written_back_stays_beside_the_file_and_loses_nothing() {
+    let rig = Rig::new();
+    let task = block_on(rig.store.create_one(new_task()));
+    rig.disk.state().failing_checkpoints = 1;
+    block_on(rig.store.close());
+    assert!(beside(&rig.path, "-wal"));
+    let next = SqliteStore::open(&rig.path).unwrap();
+    assert_eq!(block_on(next.task(task.id)), task);
+}
+
 /// An executor that goes on with its call on the very thread that wakes it.
 struct Inline(Mutex<Option<BoxFuture<'static, ()>>>);
 
