@@ -157,6 +157,7 @@ impl Runtime {
             () = run.unload().cancelled() => None,
         };
         if let Some(events) = events {
+            run.set_ended();
             tokio::select! {
                 () = self.conclude(run, lease, events) => {}
                 () = run.unload().cancelled() => {}

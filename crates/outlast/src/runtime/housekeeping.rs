@@ -61,7 +61,8 @@ impl Runtime {
             }
             let now = self.0.config.clock.monotonic();
             for run in runs {
-                if run.renewed_at().is_some_and(|at| now.saturating_sub(at) > lease) {
+                let over = run.renewed_at().is_some_and(|at| now.saturating_sub(at) > lease);
+                if over && !run.has_ended() {
                     tracing::warn!("a lease ran out before it could be renewed; its work is dropped");
                     run.unload().cancel();
                 }

@@ -216,6 +216,14 @@ impl Runtime {
         }
     }
 
+    /// Stops at once and gives nothing back, as if the process had ended here.
+    pub(crate) fn abandon(&self) {
+        self.0.draining.cancel();
+        let runs: Vec<Run> = lock(&self.0.loaded).drain().map(|(_, run)| run).collect();
+        runs.iter().for_each(|run| run.unload().cancel());
+        self.left();
+    }
+
     /// Whether the runtime is on its way out.
     pub(crate) fn is_draining(&self) -> bool {
         self.0.draining.is_cancelled()

@@ -10,7 +10,7 @@ use std::{
     future::pending,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -68,6 +68,8 @@ struct Shared {
     unload: CancellationToken,
     news: Notify,
     waiting: AtomicUsize,
+    /// The work is over and its end is being written.
+    ended: AtomicBool,
     used_keys: Mutex<HashSet<InputKey>>,
     /// Who waits for a call that is no task yet, as the runner knows them.
     caller: OnceLock<Arc<dyn Any + Send + Sync>>,
@@ -113,6 +115,7 @@ impl Run {
             unload: CancellationToken::new(),
             news: Notify::new(),
             waiting: AtomicUsize::new(0),
+            ended: AtomicBool::new(false),
             used_keys: Mutex::default(),
             caller: OnceLock::new(),
             early_message: Mutex::default(),
@@ -181,6 +184,16 @@ impl Run {
 
     pub(crate) fn is_waiting(&self) -> bool {
         self.0.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// The work is over: what is left is to write how it ended, which may take as long as the store needs. The token
+    /// guards that write, so it is safe after the lease's time.
+    pub(crate) fn set_ended(&self) {
+        self.0.ended.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.0.ended.load(Ordering::Relaxed)
     }
 
     /// Something may have changed in the store: an answer, a cancel.

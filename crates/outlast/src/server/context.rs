@@ -135,7 +135,7 @@ impl TaskContext {
     /// # Errors
     /// [`AskError`], as for [`TaskContext::elicit`].
     pub async fn elicit_url(&self, key: &str, message: &str, url: &str) -> Result<Elicited<()>, AskError> {
-        let params = json!({"mode": "url", "message": message, "url": url, "elicitationId": key});
+        let params = json!({"mode": "url", "message": message, "url": url});
         let answer = self.ask_one(key, json!({"method": "elicitation/create", "params": params})).await?;
         elicited(&answer, |_| Ok(()))
     }

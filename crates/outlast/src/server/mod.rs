@@ -61,6 +61,13 @@ struct Shared<H> {
     carries: Arc<[Carry]>,
 }
 
+impl<H> Drop for Shared<H> {
+    /// A server that is dropped without [`TaskServer::shutdown`] leaves its work as a process that ends does.
+    fn drop(&mut self) {
+        self.runtime.abandon();
+    }
+}
+
 impl<H> Clone for TaskServer<H> {
     fn clone(&self) -> Self {
         Self(self.0.clone())

@@ -141,3 +141,26 @@ async fn a_round_that_only_wants_to_be_called_later_is_called_later() {
         assert_eq!(state["status"], "working");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_kind_of_question_may_be_asked_at_the_same_time() {
+    let server = TestServer::start().await;
+    let id = server.client.task("asks_all", json!({})).await;
+    let asked = loop {
+        let state = server.client.until(&id, "input_required").await;
+        if state["inputRequests"].as_object().unwrap().len() == 3 {
+            break state["inputRequests"].clone();
+        }
+    };
+    assert_eq!(asked["url"]["params"]["url"], "https://pay.example/1");
+    assert_eq!(asked["model"]["method"], "sampling/createMessage");
+    assert_eq!(asked["roots"]["method"], "roots/list");
+    let answers = json!({
+        "url": {"action": "accept"},
+        "model": {"role": "assistant", "model": "m", "content": {"type": "text", "text": "hi"}},
+        "roots": {"roots": [{"uri": "file:///a"}]},
+    });
+    server.client.update(&id, answers).await.result();
+    let done = server.client.until(&id, "completed").await;
+    assert_eq!(done["result"]["content"][0]["text"], "true \"m\" \"file:///a\"");
+}

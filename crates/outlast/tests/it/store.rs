@@ -121,3 +121,34 @@ async fn c25_a_question_is_answerable_longer_than_any_result_is_kept() {
     server.client.update(&id, json!({"who": accept("ann")})).await.result();
     server.client.until(&id, "completed").await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_waits_for_a_store_that_is_down_longer_than_a_lease() {
+    let clock = ManualClock::new(Timestamp::from_millis(1_785_283_200_000));
+    let store = Arc::new(FaultStore::sound(Arc::new(MemoryStore::new(clock.clone()))));
+    let worker = clock.clone();
+    let server = TestServer::on_with(store.clone(), clock, move |builder| {
+        let mut config = crate::support::server::config();
+        config.lease = Duration::from_millis(100);
+        config.clock = Arc::new(worker.clone());
+        builder.config(config)
+    })
+    .await;
+    let id = server.client.task("once", json!({"gate": "g"})).await;
+    server.gates.reached("g", 1).await;
+    store.set_down(true);
+    server.gates.open("g");
+    // The work is over; its lease runs out, and several renewals fail, before its end can be written.
+    let before = store.calls();
+    while store.calls() < before + 5 {
+        tokio::task::yield_now().await;
+    }
+    server.clock.advance(Duration::from_secs(1));
+    let later = store.calls();
+    while store.calls() < later + 5 {
+        tokio::task::yield_now().await;
+    }
+    store.set_down(false);
+    let done = server.client.until(&id, "completed").await;
+    assert_eq!(done["result"]["content"][0]["text"], "through");
+}

@@ -40,6 +40,7 @@ const TOOLS: &[(&str, bool, &str)] = &[
     ("asks", true, "asks one question"),
     ("asks_two", true, "asks two questions at once"),
     ("asks_twice", true, "asks two questions under one key"),
+    ("asks_all", true, "asks every kind of question at once"),
     ("asks_model", true, "asks the client's model, and does without where it may not"),
     ("rounds", false, "asks by two rounds of multi-round-trip"),
     ("later", false, "asks its caller to come back later, twice"),
@@ -101,6 +102,16 @@ impl ServerHandler for Handler {
                     "{} {}",
                     answers["first"]["content"]["name"], answers["second"]["content"]["name"]
                 )))
+            }
+            "asks_all" => {
+                let sample = json!({"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}], "maxTokens": 5});
+                let (url, model, roots) = tokio::join!(
+                    task.elicit_url("url", "Pay here", "https://pay.example/1"),
+                    task.sample("model", sample),
+                    task.roots("roots"),
+                );
+                let url = url? == Elicited::Accept(());
+                Ok(text(&format!("{url} {} {}", model?["model"], roots?[0]["uri"])))
             }
             "asks_twice" => {
                 task.ask([("same", form("One?"))]).await?;

@@ -83,7 +83,7 @@ impl TestServer {
         {
             builder = builder.tool(tool, now.clone());
         }
-        for tool in ["asks", "asks_two", "asks_twice", "asks_model", "later"] {
+        for tool in ["asks", "asks_all", "asks_two", "asks_twice", "asks_model", "later"] {
             builder = builder.tool(tool, TaskTool::required());
         }
         builder = builder.tool("rounds", TaskTool::required().start(Start::AfterInput));
