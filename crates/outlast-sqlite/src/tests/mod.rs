@@ -10,7 +10,7 @@ use std::{
     collections::VecDeque,
     future::Future,
     path::PathBuf,
-    sync::{Arc, Condvar, Mutex, MutexGuard},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -23,6 +23,8 @@ use crate::{Options, SqliteStore, disk::Disk};
 
 /// A store on a disk that does as it is told, in a directory of its own.
 struct Rig {
+    /// First to be dropped: a test that fails while commits are held is not to wait for its own writer.
+    _release: ReleaseOnDrop,
     store: SqliteStore,
     disk: Arc<TestDisk>,
     clock: ManualClock,
@@ -44,7 +46,7 @@ impl Rig {
         let options = Options { disk: disk.clone(), ..Options::default().clock(clock.clone()) };
         let store = SqliteStore::open_with(&path, change(options)).unwrap();
         *disk.state() = State::default();
-        Self { store, disk, clock, path, _directory: directory }
+        Self { _release: ReleaseOnDrop(disk.clone()), store, disk, clock, path, _directory: directory }
     }
 
     /// Puts the writer to work on something small, and holds it at its commit: what is sent now gathers behind it.
@@ -53,6 +55,14 @@ impl Rig {
         let first = sent(first);
         self.disk.until_held();
         first
+    }
+}
+
+struct ReleaseOnDrop(Arc<TestDisk>);
+
+impl Drop for ReleaseOnDrop {
+    fn drop(&mut self) {
+        self.0.release();
     }
 }
 
@@ -107,7 +117,7 @@ struct State {
 
 impl TestDisk {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap()
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets no commit go on.

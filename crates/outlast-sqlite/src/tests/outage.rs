@@ -6,7 +6,7 @@
 
 use futures::executor::block_on;
 use outlast_core::{Applied, Created, Event, Hint, Inspect, Payload, Store, StoreError};
-use outlast_testkit::story::*;
+use outlast_testkit::{run, story::*};
 use serde_json::json;
 
 use super::{FSYNC, FULL, Fate, Rig, answer, sent};
@@ -50,7 +50,7 @@ fn a_change_that_was_kept_although_its_commit_failed_is_hinted_when_it_is_found(
     rig.disk.fail_commits([KEPT]);
     let new = new_task();
     assert!(block_on(rig.store.create(new.clone(), None)).is_err());
-    assert_eq!(block_on(hints.next()), Some(Hint::Changed(new.id)));
+    run(async { assert_eq!(soon(hints.next()).await, Some(Hint::Changed(new.id))) });
 }
 
 #[test]
