@@ -176,3 +176,16 @@ async fn a_router_of_ones_own_serves_tasks_beside_other_routes() {
     assert_eq!(health.send(Method::GET, &[], "").await.text, "ok");
     serving.abort();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c02_a_declaration_at_initialize_does_not_count_for_task_requests() {
+    let server = TestServer::start().await;
+    let id = server.client.task("gated", json!({"gate": "g"})).await;
+    let session = server.client.initialize_session(crate::support::everything()).await;
+    for method in ["tasks/get", "tasks/cancel", "tasks/update"] {
+        let reply = session.legacy(method, json!({"taskId": id, "inputResponses": {}})).await;
+        assert_eq!(reply.code(), -32021, "{method}: {}", reply.text);
+    }
+    server.gates.open("g");
+    server.client.until(&id, "completed").await;
+}
