@@ -87,7 +87,7 @@ server=
 # Each of these is a process of its own; the task is in the file that they share.
 mcp() {
     tr -d '\n' <<<"{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"$1\", \"params\": {$3, $meta}}" |
-        { cat; echo; } | "$outlast" demo --stdio 2>>log
+        { cat; echo; } | timeout 30 "$outlast" demo --stdio 2>>log
 }
 rm report.md
 created=$(call)

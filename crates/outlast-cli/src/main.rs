@@ -1,1 +1,72 @@
-fn main() {}
+//! The `outlast` command: tools to try durable MCP tasks with, and an operator's view of the tasks of a store.
+
+mod demo;
+mod signals;
+mod tasks;
+mod text;
+
+use std::{
+    io::{self, IsTerminal},
+    process::ExitCode,
+};
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+/// Durable MCP tasks at a terminal.
+///
+/// Outlast makes tool calls of the Model Context Protocol outlast the connection: a slow call becomes a task that is
+/// kept in a file, can ask its caller, and is still there after a crash.
+///
+/// Begin with `outlast demo`, which serves tools that do real work and prints a curl command to call one, and look at
+/// what became of the call with `outlast tasks list`.
+#[derive(Parser)]
+#[command(name = "outlast", version, arg_required_else_help = true, after_help = AFTER_HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Exit status: 0 when it was done, 1 when it failed, 2 when the command line is wrong.
+RUST_LOG says what is logged, on standard error: RUST_LOG=outlast=debug, for example.";
+
+#[derive(Subcommand)]
+enum Command {
+    Demo(demo::Args),
+    Tasks(tasks::Args),
+}
+
+fn main() -> ExitCode {
+    let Cli { command } = Cli::parse();
+    // The SDK warns of each tool that fails, which is no news to the one who called it.
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,rmcp=error"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    log.with_ansi(io::stderr().is_terminal()).init();
+    match run(command) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read the output has seen enough, as `head` does.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("outlast: {}", text::printable(&format!("{error:#}")));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let done = runtime.block_on(async {
+        match command {
+            Command::Demo(args) => demo::main(args).await,
+            Command::Tasks(args) => tasks::main(args).await,
+        }
+    });
+    // A read of standard input cannot be called off, and must not keep the process.
+    runtime.shutdown_background();
+    done
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}

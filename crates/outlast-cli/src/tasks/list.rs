@@ -1,0 +1,166 @@
+//! `outlast tasks list`.
+
+use std::io::Write;
+
+use anyhow::bail;
+use outlast_core::{Filter, Owner, Status, Store, Task, Timestamp};
+use serde_json::{Value, json};
+
+use crate::text;
+
+/// List tasks, newest first
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Only tasks in this status
+    #[arg(long, value_parser = parse_status, value_name = "STATUS")]
+    status: Option<Status>,
+    /// Only tasks of this tool
+    #[arg(long)]
+    tool: Option<String>,
+    /// Only tasks of this owner: the digest that `show` gives, or the owner's whole name
+    #[arg(long)]
+    owner: Option<String>,
+    /// How many tasks to list
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    limit: u32,
+    /// Go on where an earlier page ended: what it gave as the next
+    #[arg(long, value_name = "NEXT")]
+    after: Option<String>,
+    /// Write JSON: {"tasks": [...], "next": ...}
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(store: &dyn Store, args: Args, out: &mut impl Write) -> anyhow::Result<()> {
+    if args.after.as_ref().is_some_and(|after| after.parse::<u64>().is_err()) {
+        bail!("--after takes what an earlier page gave as the next, which is a number");
+    }
+    let owner = match args.owner {
+        Some(named) => Some(owner(store, named).await?),
+        None => None,
+    };
+    let filter = Filter { owner, status: args.status, tool: args.tool };
+    let page = store.list(filter, args.after, args.limit).await?;
+    if args.json {
+        let tasks: Vec<Value> = page.tasks.iter().map(summary).collect();
+        writeln!(out, "{}", text::json(&json!({"tasks": tasks, "next": page.next})))?;
+        return Ok(());
+    }
+    write!(out, "{}", table(&page.tasks, page.now))?;
+    if page.tasks.is_empty() {
+        eprintln!("no tasks");
+    }
+    if let Some(next) = page.next {
+        eprintln!("there are more; the same command with --after {next} lists them");
+    }
+    Ok(())
+}
+
+/// A task in short, under the names that the protocol has for it.
+pub(super) fn summary(task: &Task) -> Value {
+    json!({
+        "taskId": task.id,
+        "tool": task.spec.tool,
+        "status": task.status(),
+        "statusMessage": task.status_message,
+        "owner": text::owner(&task.owner),
+        "createdAt": text::instant(task.created_at),
+        "lastUpdatedAt": text::instant(task.updated_at),
+    })
+}
+
+fn parse_status(text: &str) -> Result<Status, String> {
+    Status::parse(text)
+        .ok_or_else(|| format!("a status is one of {}", Status::ALL.map(Status::as_str).join(", ")))
+}
+
+/// The owner of this name or digest. A digest does not give the name away, so the tasks are gone through for one of it.
+async fn owner(store: &dyn Store, named: String) -> anyhow::Result<Owner> {
+    const DIGITS: usize = 8;
+    if named.len() != DIGITS || !named.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(Owner::new(named));
+    }
+    let mut after = None;
+    loop {
+        let page = store.list(Filter::default(), after, 1_000).await?;
+        if let Some(task) = page.tasks.into_iter().find(|task| text::owner(&task.owner) == named) {
+            return Ok(task.owner);
+        }
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(Owner::new(named)),
+        }
+    }
+}
+
+fn table(tasks: &[Task], now: Timestamp) -> String {
+    const TOOL: usize = 32;
+    const MESSAGE: usize = 72;
+    if tasks.is_empty() {
+        return String::new();
+    }
+    let head = ["ID", "TOOL", "STATUS", "AGE", "MESSAGE"].map(str::to_owned);
+    let rows = tasks.iter().map(|task| {
+        [
+            task.id.to_string(),
+            text::one_line(&task.spec.tool, TOOL),
+            task.status().as_str().to_owned(),
+            text::span(now.since(task.created_at)),
+            text::one_line(task.status_message.as_deref().unwrap_or_default(), MESSAGE),
+        ]
+    });
+    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let widths = [width(0), width(1), width(2), width(3)];
+    let mut table = String::new();
+    for row in &rows {
+        let [id, tool, status, age, message] = row;
+        let line = format!(
+            "{id:0$}  {tool:1$}  {status:2$}  {age:>3$}  {message}",
+            widths[0], widths[1], widths[2], widths[3]
+        );
+        table.push_str(line.trim_end());
+        table.push('\n');
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use outlast_core::{Call, Event, NewTask, Payload, Spec, TaskId};
+
+    use super::*;
+
+    fn task(tool: &str, message: Option<&str>) -> Task {
+        let new = NewTask::new(
+            TaskId::from_bytes([7; 16]),
+            Owner::new("alice"),
+            Spec::new(tool),
+            Call::new(Payload::null()),
+        );
+        let mut task = Task::create(&new, Timestamp::from_millis(0));
+        task.status_message = message.map(str::to_owned);
+        task
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_what_is_in_them_and_lines_end_where_their_text_does() {
+        let tasks = [task("hash_folder", Some("a.txt\u{1b}[31m (1/2)")), task("count", None)];
+        let now = Timestamp::from_millis(0) + Duration::from_secs(90);
+        let id = "07".repeat(16);
+        let head = format!("{:32}  {:11}  STATUS   AGE  MESSAGE", "ID", "TOOL");
+        let first = format!("{id}  hash_folder  working   1m  a.txt\\u001b[31m (1/2)");
+        let second = format!("{id}  count        working   1m");
+        assert_eq!(table(&tasks, now), format!("{head}\n{first}\n{second}\n"));
+    }
+
+    #[test]
+    fn a_summary_names_no_owner() {
+        let cancelled = task("count", None).apply(&Event::Cancel, None, Timestamp::from_millis(0)).unwrap();
+        let summary = summary(cancelled.task().unwrap());
+        assert_eq!(summary["status"], "cancelled");
+        assert!(!summary.to_string().contains("alice"), "{summary}");
+    }
+}

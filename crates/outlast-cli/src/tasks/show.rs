@@ -1,0 +1,256 @@
+//! `outlast tasks show`.
+
+use std::{fmt::Write as _, io::Write};
+
+use outlast_core::{
+    Clock, Entry, EntryKind, Live, Payload, Question, QuestionKind, Recovery, Run, Store, Task, TaskId,
+    TaskState, Timestamp,
+};
+use outlast_sqlite::SystemClock;
+use serde_json::{Value, json};
+
+use super::{find, form, list};
+use crate::text;
+
+/// Show everything about a task: its call, its questions, its history, how it ended
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The task
+    id: TaskId,
+    /// Show the answers and the values of steps in the history too, which may be secrets
+    #[arg(long)]
+    answers: bool,
+    /// Write JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(store: &dyn Store, args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
+    let task = find(store, args.id).await?;
+    let call = store.call(args.id).await?;
+    let arguments = call.map_or(Value::Null, |call| call.params.to_value()["arguments"].take());
+    let mut history = Vec::new();
+    for entry in journal(store, args.id).await? {
+        history.push(Line { body: shown(&entry, args.answers), entry });
+    }
+    let shown = Shown { task: &task, arguments, history };
+    if args.json {
+        writeln!(out, "{}", text::json(&shown.as_json()))?;
+    } else {
+        write!(out, "{}", shown.as_text(SystemClock.now()))?;
+    }
+    Ok(())
+}
+
+async fn journal(store: &dyn Store, id: TaskId) -> anyhow::Result<Vec<Entry>> {
+    const PAGE_BYTES: u64 = 1 << 20;
+    let mut entries: Vec<Entry> = Vec::new();
+    loop {
+        let after = entries.last().map_or(0, |entry| entry.seq);
+        let page = store.journal(id, after, PAGE_BYTES).await?;
+        entries.extend(page.entries);
+        if !page.more {
+            return Ok(entries);
+        }
+    }
+}
+
+/// A task and what belongs to it.
+struct Shown<'a> {
+    task: &'a Task,
+    arguments: Value,
+    history: Vec<Line>,
+}
+
+/// An entry of the history, and as much of its body as is to be seen.
+struct Line {
+    entry: Entry,
+    body: Option<Value>,
+}
+
+/// An answer or a step's value may be a secret, and is shown only where that is asked for.
+fn shown(entry: &Entry, answers: bool) -> Option<Value> {
+    let secret = matches!(entry.kind, EntryKind::Answered | EntryKind::Step);
+    entry.body.as_ref().filter(|_| answers || !secret).map(Payload::to_value)
+}
+
+impl Shown<'_> {
+    fn as_json(&self) -> Value {
+        let Self { task, arguments, history } = self;
+        let mut json = list::summary(task);
+        let spec = &task.spec;
+        let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        json["toolVersion"] = spec.version.clone().into();
+        json["recovery"] = json!(spec.recovery);
+        json["ttlMs"] = json!(task.ttl.map(millis));
+        json["claims"] = task.token.0.into();
+        json["lostLeases"] = task.lost.iter().copied().map(text::instant).collect();
+        json["arguments"] = arguments.clone();
+        json["history"] = history.iter().map(Line::as_json).collect();
+        match &task.state {
+            TaskState::Live(live) => {
+                json["run"] = json!(live.run);
+                json["cancelRequestedAt"] = json!(live.cancel.map(text::instant));
+                let questions =
+                    live.questions.iter().map(|(key, asked)| (key.to_string(), asked.request().to_value()));
+                json["inputRequests"] = Value::Object(questions.collect());
+            }
+            TaskState::Completed { result } => json["result"] = result.to_value(),
+            TaskState::Failed { error } => json["error"] = json!(error),
+            TaskState::Cancelled => {}
+        }
+        json
+    }
+
+    fn as_text(&self, now: Timestamp) -> String {
+        let Self { task, arguments, history } = self;
+        let spec = &task.spec;
+        let mut out = String::new();
+        let mut line = |name: &str, value: &str| {
+            let _ = writeln!(out, "{name:9} {}", text::one_line(value, 2_000));
+        };
+        let version =
+            if spec.version.is_empty() { String::new() } else { format!(", version {}", spec.version) };
+        line("id", &task.id.to_string());
+        line("tool", &format!("{}{version}", spec.tool));
+        line("status", task.status().as_str());
+        line("message", task.status_message.as_deref().unwrap_or("-"));
+        line("owner", &text::owner(&task.owner));
+        line("created", &at(task.created_at, now));
+        line("changed", &at(task.updated_at, now));
+        line("kept", &retention(task));
+        if let TaskState::Live(live) = &task.state {
+            line("work", &work(live, now));
+            if let Some(cancelled) = live.cancel {
+                line("cancel", &format!("asked for at {}", at(cancelled, now)));
+            }
+        }
+        line("attempts", &attempts(task));
+        section(&mut out, "arguments", &text::json(arguments));
+        if let TaskState::Live(Live { questions, .. }) = &task.state {
+            for (key, question) in questions {
+                section(&mut out, &format!("question '{}'", text::printable(key.as_str())), &asked(question));
+            }
+        }
+        match &task.state {
+            TaskState::Completed { result } => section(&mut out, "result", &text::json(&result.to_value())),
+            TaskState::Failed { error } => section(&mut out, "error", &text::json(&json!(error))),
+            TaskState::Live(_) | TaskState::Cancelled => {}
+        }
+        let history: Vec<_> = history.iter().map(Line::as_text).collect();
+        section(&mut out, "history", &history.join("\n"));
+        out
+    }
+}
+
+fn section(out: &mut String, title: &str, text: &str) {
+    let _ = writeln!(out, "\n{title}");
+    for line in text.lines() {
+        let _ = writeln!(out, "  {line}");
+    }
+}
+
+fn at(instant: Timestamp, now: Timestamp) -> String {
+    format!("{} ({} ago)", text::instant(instant), text::span(now.since(instant)))
+}
+
+fn retention(task: &Task) -> String {
+    match (task.expires_at(), task.ttl) {
+        (Some(expires), _) => format!("until {}", text::instant(expires)),
+        (None, Some(ttl)) => format!("while it lives, and after its end for at least {}", text::span(ttl)),
+        (None, None) => "for ever".to_owned(),
+    }
+}
+
+fn work(live: &Live, now: Timestamp) -> String {
+    match &live.run {
+        Run::Queued { not_before } if *not_before > now => {
+            format!("waits until {}", text::instant(*not_before))
+        }
+        Run::Queued { .. } => "waits for a server to take it up".to_owned(),
+        Run::Leased(lease) if lease.until <= now => {
+            format!("was held by {}, whose lease is over", lease.worker.as_str())
+        }
+        Run::Leased(lease) => {
+            let left = lease.until.since(now);
+            format!(
+                "held by {}, whose lease lasts {} more unless it is renewed",
+                lease.worker.as_str(),
+                text::span(left)
+            )
+        }
+        Run::Parked { wake: Some(wake), .. } => {
+            format!("parked until {}, or an answer", text::instant(*wake))
+        }
+        Run::Parked { wake: None, .. } => "parked until an answer or a timer".to_owned(),
+    }
+}
+
+fn attempts(task: &Task) -> String {
+    let after_a_crash = match task.spec.recovery {
+        Recovery::Rerun => "runs again after a crash",
+        Recovery::Fail => "fails after a crash, because running twice might do harm",
+    };
+    let lost = match task.lost.len() {
+        0 => String::new(),
+        lost => format!(", {lost} of them lost in a row (at most {})", task.spec.max_attempts),
+    };
+    format!("{}{lost}; {after_a_crash}", task.token.0)
+}
+
+fn asked(question: &Question) -> String {
+    let request = question.request().to_value();
+    let params = &request["params"];
+    let message = text::printable(params["message"].as_str().unwrap_or_default());
+    match question.kind() {
+        QuestionKind::ElicitForm => {
+            let fields = form::describe_fields(&params["requestedSchema"]).into_iter();
+            let fields = fields.map(|(name, takes)| text::one_line(&format!("{name}: {takes}"), 200));
+            std::iter::once(message).chain(fields).collect::<Vec<_>>().join("\n")
+        }
+        QuestionKind::ElicitUrl => {
+            format!("{message}\n{}", text::printable(params["url"].as_str().unwrap_or_default()))
+        }
+        _ => text::json(&request),
+    }
+}
+
+impl Line {
+    fn as_json(&self) -> Value {
+        let Entry { seq, at, kind, key, .. } = &self.entry;
+        json!({"seq": seq, "at": text::instant(*at), "kind": kind, "key": key, "body": self.body})
+    }
+
+    fn as_text(&self) -> String {
+        let Self { entry, body } = self;
+        let what = match entry.kind {
+            EntryKind::Claimed => "taken up by",
+            EntryKind::LeaseLost => "lease lost by",
+            EntryKind::Asked => "asked",
+            EntryKind::Answered => "answered",
+            EntryKind::Withdrawn => "question taken back",
+            EntryKind::Step => "step finished",
+            EntryKind::TimerSet => "timer set",
+            EntryKind::TimerFired => "timer fired",
+            EntryKind::CancelRequested => "end asked for",
+            _ => "something of a newer version",
+        };
+        let key = entry.key.as_ref().map(|key| format!(" '{}'", key.as_str())).unwrap_or_default();
+        let body = match (body, &entry.body) {
+            (Some(Value::String(text)), _) => format!(" {text}"),
+            (Some(Value::Number(due)), _) if entry.kind == EntryKind::TimerSet => {
+                format!(" for {}", text::instant(Timestamp::from_millis(due.as_i64().unwrap_or_default())))
+            }
+            (Some(request), _) if entry.kind == EntryKind::Asked => {
+                format!(
+                    ": {}",
+                    request["params"]["message"].as_str().or(request["method"].as_str()).unwrap_or_default()
+                )
+            }
+            (Some(value), _) => format!(": {value}"),
+            (None, Some(hidden)) => format!(" ({} bytes)", hidden.len()),
+            (None, None) => String::new(),
+        };
+        text::one_line(&format!("{}  {what}{key}{body}", text::instant(entry.at)), 2_000)
+    }
+}

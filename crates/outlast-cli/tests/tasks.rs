@@ -1,0 +1,273 @@
+//! `outlast tasks`, beside a running server and without one.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic, and so may what it calls")]
+
+mod support;
+
+use serde_json::{Value, json};
+use support::{Caller, Http, Place, fails, outlast, run, text, works};
+
+const FILES: &[(&str, &str)] = &[("a.txt", "abc"), ("b.txt", "")];
+
+fn json_of(output: &str) -> Value {
+    serde_json::from_str(output).expect("it is JSON")
+}
+
+/// A server with a task that asks.
+fn asking(place: &Place) -> (Http, String) {
+    let mut caller = Http::start(place);
+    let id = caller.start("make_report", json!({"folder": "files", "file": "report.md"}));
+    caller.until(&id, |task| task["status"] == "input_required" && task["statusMessage"] == "b.txt (2/2)");
+    (caller, id)
+}
+
+#[test]
+fn an_operator_answers_while_the_server_runs() {
+    let place = Place::new(FILES);
+    let (mut caller, id) = asking(&place);
+    let path = place.path();
+
+    let shown = works(&path, &["tasks", "show", &id]);
+    assert!(
+        shown.contains(
+            "question 'format'\n  In which format do you want it?\n  format: one of markdown, json"
+        ),
+        "{shown}"
+    );
+
+    let said = works(&path, &["tasks", "answer", &id, "title", "--accept", "title=By the operator"]);
+    assert_eq!(said, "'title' is answered; the task is input_required\n");
+    let answer = r#"{"action": "accept", "content": {"format": "markdown"}}"#;
+    let said = works(&path, &["tasks", "answer", &id, "format", answer]);
+    assert_eq!(said, "'format' is answered; the task is working\n");
+
+    let done = caller.until_status(&id, "completed");
+    assert_eq!(done["result"]["structuredContent"]["title"], "By the operator");
+}
+
+#[test]
+fn an_operator_declines_and_reads_from_standard_input() {
+    let place = Place::new(FILES);
+    let (mut caller, id) = asking(&place);
+    works(&place.path(), &["tasks", "answer", &id, "title", "--decline"]);
+
+    let answer = place.path().join("answer.json");
+    std::fs::write(&answer, r#"{"action": "decline"}"#).unwrap();
+    let mut command = outlast();
+    command.current_dir(place.path()).args(["tasks", "answer", &id, "format", "-"]);
+    let output = command.stdin(std::fs::File::open(answer).unwrap()).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+
+    assert_eq!(caller.until_status(&id, "completed")["result"]["isError"], true);
+    assert!(!place.path().join("report.md").exists());
+}
+
+#[test]
+fn an_operator_cancels_while_the_server_runs() {
+    let place = Place::new(FILES);
+    let (mut caller, asks) = asking(&place);
+    let counts = caller.start("count", json!({"seconds": 3600}));
+    caller.until(&counts, |task| task["statusMessage"] == "counting (1/3600)");
+    let path = place.path();
+    for id in [&asks, &counts] {
+        assert_eq!(works(&path, &["tasks", "cancel", id]), "the task is asked to end\n");
+        caller.until_status(id, "cancelled");
+        assert_eq!(works(&path, &["tasks", "cancel", id]), "the task had ended: it is cancelled\n");
+    }
+}
+
+#[test]
+fn an_answer_given_without_a_server_is_there_when_one_starts() {
+    let place = Place::new(FILES);
+    let (caller, id) = asking(&place);
+    caller.server.kill();
+    let path = place.path();
+    works(&path, &["tasks", "answer", &id, "title", "--accept", "title=Meanwhile"]);
+    works(&path, &["tasks", "answer", &id, "format", "--accept", "format=json"]);
+    let mut caller = Http::start(&place);
+    let done = caller.until_status(&id, "completed");
+    assert_eq!(done["result"]["structuredContent"]["title"], "Meanwhile");
+}
+
+#[test]
+fn tasks_are_listed_filtered_and_paged() {
+    let place = Place::new(FILES);
+    let (mut caller, asks) = asking(&place);
+    let mut hashed: Vec<_> = (0..3).map(|_| caller.start("hash_folder", json!({"path": "files"}))).collect();
+    for id in &hashed {
+        caller.until_status(id, "completed");
+    }
+    hashed.reverse();
+    let path = place.path();
+    let list = |args: &[&str]| json_of(&works(&path, &[&["tasks", "list", "--json"], args].concat()));
+    let ids = |page: &Value| -> Vec<String> {
+        page["tasks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|task| task["taskId"].as_str().unwrap().to_owned())
+            .collect()
+    };
+
+    let all = list(&[]);
+    assert_eq!(ids(&all), [&hashed[..], std::slice::from_ref(&asks)].concat(), "newest first");
+    assert_eq!(ids(&list(&["--status", "input_required"])), [asks.as_str()]);
+    assert_eq!(ids(&list(&["--tool", "hash_folder"])), hashed);
+    let owner = all["tasks"][0]["owner"].as_str().unwrap();
+    assert_eq!(ids(&list(&["--owner", owner])).len(), 4);
+    assert_eq!(ids(&list(&["--owner", "anonymous"])).len(), 4);
+    assert_eq!(ids(&list(&["--owner", "deadbeef"])), Vec::<String>::new());
+
+    let first = list(&["--limit", "3"]);
+    let second = list(&["--limit", "3", "--after", first["next"].as_str().unwrap()]);
+    assert_eq!([ids(&first), ids(&second)].concat(), ids(&all));
+    assert_eq!(second["next"], Value::Null);
+
+    let table = works(&path, &["tasks", "list", "--db", "outlast.db"]);
+    let lines: Vec<_> = table.lines().collect();
+    assert!(lines[0].starts_with("ID ") && lines[0].ends_with("AGE  MESSAGE"), "{table}");
+    assert!(
+        lines[4].starts_with(&asks)
+            && lines[4].contains("input_required")
+            && lines[4].ends_with("b.txt (2/2)")
+    );
+}
+
+#[test]
+fn a_task_is_shown_with_its_call_its_history_and_its_end() {
+    let place = Place::new(FILES);
+    let (mut caller, id) = asking(&place);
+    let path = place.path();
+    works(&path, &["tasks", "answer", &id, "title", "--accept", "title=Secret title"]);
+    works(&path, &["tasks", "answer", &id, "format", "--decline"]);
+    caller.until_status(&id, "completed");
+
+    let shown = json_of(&works(&path, &["tasks", "show", &id, "--json"]));
+    assert_eq!(shown["arguments"], json!({"folder": "files", "file": "report.md"}));
+    assert_eq!(shown["result"]["isError"], true);
+    assert_eq!(shown["recovery"], "rerun");
+    let kinds: Vec<_> =
+        shown["history"].as_array().unwrap().iter().map(|entry| entry["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds.iter().filter(|kind| **kind == "asked").count(), 2, "{kinds:?}");
+    assert_eq!(kinds.iter().filter(|kind| **kind == "answered").count(), 2, "{kinds:?}");
+
+    let shown = works(&path, &["tasks", "show", &id]);
+    assert!(shown.contains("asked 'title': What is the title of the report?"), "{shown}");
+    assert!(!shown.contains("Secret title") && !shown.contains("anonymous"), "{shown}");
+    assert!(works(&path, &["tasks", "show", &id, "--answers"]).contains("Secret title"));
+
+    let failed = caller.start("failing_job", json!({"kind": "protocol"}));
+    caller.until_status(&failed, "failed");
+    assert!(works(&path, &["tasks", "show", &failed]).contains("\"code\": -32603"));
+}
+
+#[test]
+fn what_cannot_be_done_is_said_and_fails() {
+    let place = Place::new(FILES);
+    let (mut caller, id) = asking(&place);
+    let path = place.path();
+    let unknown = "0".repeat(32);
+
+    for command in [
+        &["tasks", "show", &unknown][..],
+        &["tasks", "cancel", &unknown],
+        &["tasks", "answer", &unknown, "k", "--decline"],
+    ] {
+        assert!(fails(&path, command).contains("there is no task 0000"), "{command:?}");
+    }
+    let answer = |rest: &[&str]| fails(&path, &[&["tasks", "answer", &id], rest].concat());
+    assert!(answer(&["other", "--decline"]).contains("it asks under format, title"));
+    assert!(answer(&["title", "--accept"]).contains("the field 'title' is missing"));
+    assert!(answer(&["format", "--accept", "format=pdf"]).contains("one of markdown, json"));
+    assert!(answer(&["format", "{"]).contains("not JSON"));
+    assert!(answer(&["format", "[]"]).contains("the answer has to be {\"action\": \"accept\""));
+    assert_eq!(caller.get(&id)["status"], "input_required", "nothing was taken");
+
+    caller.cancel(&id);
+    caller.until_status(&id, "cancelled");
+    assert!(answer(&["title", "--decline"]).contains("the task is cancelled and asks nothing any more"));
+}
+
+#[test]
+fn a_wrong_command_line_is_told_from_a_failure() {
+    let place = Place::new(&[]);
+    let path = place.path();
+    let id = "0".repeat(32);
+    for wrong in [
+        &["tasks", "show", "xyz"][..],
+        &["tasks", "list", "--status", "done"],
+        &["tasks", "list", "--limit", "0"],
+        &["tasks", "answer", &id, "key"],
+        &["tasks", "answer", &id, "key", "{}", "--decline"],
+        &["nonsense"],
+        &[],
+    ] {
+        assert_eq!(run(&path, wrong).status.code(), Some(2), "{wrong:?}");
+    }
+    assert!(
+        text(&run(&path, &["tasks", "list", "--status", "done"]).stderr).contains("working, input_required")
+    );
+    assert_eq!(works(&path, &["--version"]), format!("outlast {}\n", env!("CARGO_PKG_VERSION")));
+    assert!(works(&path, &["--help"]).contains("Exit status: 0 when it was done"));
+    assert!(works(&path, &["tasks", "answer", "--help"]).contains("--accept confirm=true"));
+}
+
+#[test]
+fn nothing_is_made_of_a_file_that_is_not_there() {
+    let place = Place::new(&[]);
+    let path = place.path();
+    let id = "0".repeat(32);
+    for command in [&["tasks", "list"][..], &["tasks", "show", &id], &["tasks", "cancel", &id]] {
+        assert!(fails(&path, command).contains("there is no file outlast.db"));
+    }
+    assert_eq!(std::fs::read_dir(&path).unwrap().count(), 1, "there is only the folder of files");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_of_another_program_or_of_a_newer_version_is_refused_and_left_alone() {
+    let place = Place::new(&[]);
+    let path = place.path();
+    assert!(Http::start(&place).server.terminate().success(), "so that all of the store is in its file");
+    let store = std::fs::read(path.join("outlast.db")).unwrap();
+    // Where an SQLite file says of which version and of which program it is.
+    for (at, said) in [(60, "run a newer version of it"), (68, "is an SQLite database of another program")] {
+        let mut other = store.clone();
+        other[at..at + 4].copy_from_slice(&77_u32.to_be_bytes());
+        std::fs::write(path.join("other.db"), &other).unwrap();
+        for command in ["tasks list", "demo --stdio"] {
+            let command: Vec<_> = command.split(' ').chain(["--db", "other.db"]).collect();
+            let error = fails(&path, &command);
+            assert!(error.contains("other.db") && error.contains(said), "{command:?}: {error}");
+        }
+        assert!(std::fs::read(path.join("other.db")).unwrap() == other, "not a byte of it changed");
+    }
+}
+
+#[test]
+fn a_tool_that_reads_the_servers_own_folder_leaves_the_store_alone() {
+    let place = Place::new(FILES);
+    let mut caller = Http::start(&place);
+    let path = place.path();
+    // Were the store's file only opened and closed here, its locks would be gone, and with the next command its log.
+    let id = caller.start("hash_folder", json!({"path": "."}));
+    let done = caller.until_status(&id, "completed");
+    let skipped = &done["result"]["structuredContent"]["skipped"];
+    assert_eq!(
+        skipped[0],
+        json!({"name": "outlast.db", "reason": "this server keeps its tasks in it"}),
+        "{done}"
+    );
+    works(&path, &["tasks", "list"]);
+
+    let id = caller.start("delete_files", json!({"folder": path, "names": ["outlast.db", "outlast.db-wal"]}));
+    caller.until_status(&id, "input_required");
+    works(&path, &["tasks", "answer", &id, "confirm", "--accept", "confirm=true"]);
+    let done = caller.until_status(&id, "completed");
+    assert_eq!(done["result"]["structuredContent"]["deleted"], json!([]));
+
+    let id = caller.start("make_report", json!({"folder": "files", "file": "outlast.db"}));
+    let done = caller.until_status(&id, "completed");
+    assert_eq!(done["result"]["isError"], true, "{done}");
+    assert!(works(&path, &["tasks", "list"]).contains(&id), "what is acknowledged is in the file");
+}
