@@ -105,6 +105,7 @@ fn when_one_of_single_writes_is_unknown_the_rest_is_refused() {
     let mut poison = new_task();
     poison.call.params = Payload::from_value(&json!("poison"));
     let poisoned = sent(rig.store.create(poison, None));
+    let behind = sent(rig.store.create(new_task(), None));
     rig.disk.step();
     answer(first).unwrap();
     // They are tried singly by now, and the first of them is at its commit.
@@ -112,6 +113,7 @@ fn when_one_of_single_writes_is_unknown_the_rest_is_refused() {
     rig.disk.release();
     assert!(matches!(answer(before), Err(StoreError::Unknown(_))));
     assert!(matches!(answer(poisoned), Err(StoreError::Unavailable(_))));
+    assert!(matches!(answer(behind), Err(StoreError::Unavailable(_))));
     block_on(rig.store.create_one(new_task()));
 }
 
