@@ -48,14 +48,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         let note = format!("{:.1}x serial creates, {:.1}x disk", rate / serial, rate / disk);
         print_rate(&format!("durable creates, {callers} callers"), rate, &note);
     }
-    let mut small = 0.0;
-    for tasks in [1_000, settings.tasks] {
-        let path = directory.path().join(format!("reads-{tasks}.db"));
-        let rate = reads(&path, tasks, settings.span)?;
-        if tasks == 1_000 {
-            small = rate;
-        }
-        let note = format!("{:.2}x of 1000 tasks, {:.1} us each", rate / small, 1e6 / rate);
+    let sizes = [1_000, settings.tasks];
+    let rates = reads(directory.path(), sizes, settings.span)?;
+    for (tasks, rate) in sizes.into_iter().zip(rates) {
+        let note = format!("{:.2}x of 1000 tasks, {:.1} us each", rate / rates[0], 1e6 / rate);
         print_rate(&format!("reads of one task among {tasks}"), rate, &note);
     }
     Ok(())
@@ -119,19 +115,30 @@ fn creates(path: &Path, callers: usize, span: Duration) -> Result<f64, Box<dyn E
     Ok(created as f64 / start.elapsed().as_secs_f64())
 }
 
-/// How often a second one caller reads a task at random.
-fn reads(path: &Path, tasks: u64, span: Duration) -> Result<f64, Box<dyn Error>> {
-    let template = random_id();
-    block_on(SqliteStore::open(path)?.create(new(template), None))?;
-    let ids = fill(path, template, tasks)?;
-    let store = SqliteStore::open(path)?;
-    let mut place = 0;
-    rate(span, || {
-        place = (place + 1) % ids.len();
-        let task = block_on(store.get(ids[place]))?;
-        assert_eq!(task.map(|task| task.id), Some(ids[place]));
-        Ok(())
-    })
+/// How often a second one caller reads a task at random, in a store of each size. They take turns, so that what else
+/// the machine does weighs on both.
+fn reads(directory: &Path, sizes: [u64; 2], span: Duration) -> Result<[f64; 2], Box<dyn Error>> {
+    const TURNS: u32 = 20;
+    let mut stores = Vec::new();
+    for (number, tasks) in sizes.into_iter().enumerate() {
+        let path = directory.join(format!("reads-{number}.db"));
+        let template = random_id();
+        block_on(SqliteStore::open(&path)?.create(new(template), None))?;
+        let ids = fill(&path, template, tasks)?;
+        stores.push((SqliteStore::open(&path)?, ids.into_iter().cycle()));
+    }
+    let mut rates = [0.0; 2];
+    for _ in 0..TURNS {
+        for (sum, (store, ids)) in rates.iter_mut().zip(&mut stores) {
+            *sum += rate(span / TURNS, || {
+                let id = ids.next().ok_or("a store has tasks")?;
+                let task = block_on(store.get(id))?;
+                assert_eq!(task.map(|task| task.id), Some(id));
+                Ok(())
+            })?;
+        }
+    }
+    Ok(rates.map(|sum| sum / f64::from(TURNS)))
 }
 
 /// Copies the task `template` until there are `tasks`, and returns the ids of a good many in random order.
