@@ -40,12 +40,11 @@ impl Runtime {
         let before = self.0.config.clock.monotonic();
         let created = self.create(new, self.has_slot()).await?;
         if let Created::Created { task, token } = &created {
-            if token.is_some() {
-                let run = self.bind(Run::inline(task.spec.asks), task, before);
+            if token.is_none() {
+                self.0.slots.work_may_be_ready();
+            } else if let Some(run) = self.bind(Run::inline(task.spec.asks), task, before, false).await {
                 let (runtime, task) = (self.clone(), task.clone());
                 self.0.tracker.spawn(async move { runtime.drive(task, call, run).await });
-            } else {
-                self.0.work.notify_one();
             }
         }
         Ok(created)
@@ -80,17 +79,18 @@ impl Runtime {
         // Leased whether or not a slot is free: the work runs already.
         let refused = match self.create(new, true).await {
             Ok(Created::Created { task, token: Some(_) }) => {
-                let run = self.bind(run, &task, before);
-                let (runtime, begun) = (self.clone(), task.clone());
-                self.0.tracker.spawn(async move {
-                    let ended = async {
-                        match ended {
-                            Some(ended) => ended,
-                            None => flatten(attempt.await),
-                        }
-                    };
-                    runtime.supervise(&begun, &run, runtime.rounds(&run, ended)).await;
-                });
+                if let Some(run) = self.bind(run, &task, before, true).await {
+                    let (runtime, begun) = (self.clone(), task.clone());
+                    self.0.tracker.spawn(async move {
+                        let ended = async {
+                            match ended {
+                                Some(ended) => ended,
+                                None => flatten(attempt.await),
+                            }
+                        };
+                        runtime.supervise(&begun, &run, runtime.rounds(&run, ended)).await;
+                    });
+                }
                 return Inline::Task(Box::new(task));
             }
             // A process that may create and not run: another one begins it anew.
@@ -121,10 +121,15 @@ impl Runtime {
         refused
     }
 
-    fn bind(&self, run: Run, task: &Task, leased_at: Duration) -> Run {
-        let lease = run.bind(task, self.0.store.clone(), self.0.work.clone(), leased_at);
-        lock(&self.0.loaded).insert(lease.id, run.clone());
-        run
+    /// Loads a task that was leased at its creation; gives it back when the runtime is on its way out.
+    async fn bind(&self, run: Run, task: &Task, leased_at: Duration, began: bool) -> Option<Run> {
+        let lease = run.bind(task, self.0.store.clone(), self.0.slots.clone(), leased_at);
+        if self.load(&lease, &run) {
+            return Some(run);
+        }
+        run.unload().cancel();
+        self.release(&lease, began).await;
+        None
     }
 
     fn spawn_attempt(&self, call: Call, round: Option<Round>, run: Run) -> JoinHandle<Ended> {
@@ -169,7 +174,7 @@ impl Runtime {
             loaded.remove(&lease.id);
         }
         drop(loaded);
-        self.left();
+        self.0.slots.changed();
     }
 
     /// Writes the events that end an attempt; what the store refuses becomes the task's error.

@@ -6,7 +6,7 @@ use outlast_core::{Applied, By, Event, Held, Hint, Renewal};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{Run, Runtime, lock};
+use super::{Lease, Run, Runtime, lock};
 
 /// How many tasks one sweep may change: a small write that stalls nobody.
 const SWEEP: u32 = 50;
@@ -88,7 +88,7 @@ impl Runtime {
 
     async fn drained(&self) {
         self.0.draining.cancelled().await;
-        self.until_left(|loaded, _| loaded == 0).await;
+        self.0.slots.until(|| lock(&self.0.loaded).is_empty()).await;
     }
 
     /// Tells loaded work of its news, and the worker of what may be ready.
@@ -102,12 +102,12 @@ impl Runtime {
             match hint {
                 Some(Hint::Changed(id)) => match lock(&self.0.loaded).get(&id).cloned() {
                     Some(run) => self.check_cancel(run),
-                    None => self.0.work.notify_one(),
+                    None => self.0.slots.work_may_be_ready(),
                 },
                 Some(Hint::Gap) => {
                     let runs: Vec<Run> = lock(&self.0.loaded).values().cloned().collect();
                     runs.into_iter().for_each(|run| self.check_cancel(run));
-                    self.0.work.notify_one();
+                    self.0.slots.work_may_be_ready();
                 }
                 None => return,
             }
@@ -155,7 +155,14 @@ impl Runtime {
     pub(super) async fn give_back(&self, run: &Run) {
         run.unload().cancel();
         let Some(lease) = run.lease() else { return };
-        let give_back = vec![Event::Release { began: true }];
+        self.release(lease, true).await;
+        lock(&self.0.loaded).remove(&lease.id);
+        self.0.slots.changed();
+    }
+
+    /// Gives a lease back; `began` says whether any of the tool's code ran under it.
+    pub(super) async fn release(&self, lease: &Lease, began: bool) {
+        let give_back = vec![Event::Release { began }];
         match self.0.store.apply(lease.id, By::Lease(lease.token), give_back).await {
             Ok(Applied::Applied(_) | Applied::Absorbed(_)) => {}
             Ok(other) => tracing::debug!(task = ?lease.id, ?other, "nothing was left to give back"),
@@ -163,7 +170,5 @@ impl Runtime {
                 tracing::warn!(task = ?lease.id, %error, "a lease was not given back and will run out");
             }
         }
-        lock(&self.0.loaded).remove(&lease.id);
-        self.left();
     }
 }

@@ -8,6 +8,7 @@ mod drive;
 mod housekeeping;
 mod poll_limit;
 mod run;
+mod slots;
 mod worker;
 
 use std::{
@@ -21,13 +22,10 @@ use outlast_core::{
     Applied, By, Call, Counts, Created, Event, Hints, LeaseRequest, NewTask, Owner, Payload, Question, Store,
     StoreError, Task, TaskError, TaskId, ToolVersion, WorkerId,
 };
-use tokio::{
-    sync::{Notify, watch},
-    time::sleep,
-};
+use tokio::time::sleep;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use self::{backoff::Backoff, poll_limit::PollLimiter};
+use self::{backoff::Backoff, poll_limit::PollLimiter, run::Lease, slots::Slots};
 pub use self::{
     config::{Config, PollLimit},
     run::AskError,
@@ -86,10 +84,7 @@ struct Inner {
     runner: Arc<dyn Runner>,
     serves: Mutex<BTreeSet<ToolVersion>>,
     loaded: Mutex<HashMap<TaskId, Run>>,
-    /// Something may be ready, or a slot may be free.
-    work: Arc<Notify>,
-    /// Told whenever a task is no longer loaded.
-    left: watch::Sender<()>,
+    slots: Arc<Slots>,
     polls: Mutex<PollLimiter>,
     draining: CancellationToken,
     tracker: TaskTracker,
@@ -109,8 +104,7 @@ impl Runtime {
             runner,
             serves: Mutex::default(),
             loaded: Mutex::default(),
-            work: Arc::new(Notify::new()),
-            left: watch::Sender::new(()),
+            slots: Arc::default(),
             polls: Mutex::new(PollLimiter::new(config.poll_limit)),
             draining: CancellationToken::new(),
             tracker: TaskTracker::new(),
@@ -128,7 +122,7 @@ impl Runtime {
     /// From now on this worker takes up tasks of `tool`.
     pub(crate) fn serve(&self, tool: ToolVersion) {
         if lock(&self.0.serves).insert(tool) {
-            self.0.work.notify_one();
+            self.0.slots.work_may_be_ready();
         }
     }
 
@@ -192,28 +186,24 @@ impl Runtime {
     pub(crate) async fn drain(&self) {
         self.0.draining.cancel();
         self.0.tracker.close();
-        let none_runs = self.until_left(|_, running| running == 0);
+        let none_runs = self.0.slots.until(|| self.loaded().1 == 0);
         let _ = tokio::time::timeout(self.0.config.drain, none_runs).await;
         let left: Vec<Run> = lock(&self.0.loaded).values().cloned().collect();
         futures::future::join_all(left.iter().map(|run| self.give_back(run))).await;
-        self.0.tracker.wait().await;
+        // Work that holds its thread cannot be dropped; the process need not wait for it.
+        let _ = tokio::time::timeout(self.0.config.drain, self.0.tracker.wait()).await;
     }
 
-    /// A task is no longer loaded: a slot may be free.
-    fn left(&self) {
-        self.0.work.notify_one();
-        self.0.left.send_replace(());
-    }
-
-    /// Waits until so many tasks are loaded, and so many run.
-    async fn until_left(&self, enough: impl Fn(usize, usize) -> bool) {
-        let mut left = self.0.left.subscribe();
-        loop {
-            let (loaded, running) = self.loaded();
-            if enough(loaded, running) || left.changed().await.is_err() {
-                return;
-            }
+    /// Loads a leased task, unless the runtime is on its way out: then whoever leased it has to give it back.
+    ///
+    /// Under the lock that [`Runtime::drain`] takes after it said that it drains, so that it misses none.
+    fn load(&self, lease: &Lease, run: &Run) -> bool {
+        let mut loaded = lock(&self.0.loaded);
+        if self.0.draining.is_cancelled() {
+            return false;
         }
+        loaded.insert(lease.id, run.clone());
+        true
     }
 
     /// Stops at once and gives nothing back, as if the process had ended here.
@@ -221,7 +211,7 @@ impl Runtime {
         self.0.draining.cancel();
         let runs: Vec<Run> = lock(&self.0.loaded).drain().map(|(_, run)| run).collect();
         runs.iter().for_each(|run| run.unload().cancel());
-        self.left();
+        self.0.slots.changed();
     }
 
     /// Whether the runtime is on its way out.

@@ -25,7 +25,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::backoff::Backoff;
+use super::{backoff::Backoff, slots::Slots};
 
 /// A loaded task and the lease that this process holds on it.
 pub(crate) struct Lease {
@@ -34,8 +34,8 @@ pub(crate) struct Lease {
     pub(crate) store: Arc<dyn Store>,
     /// The bytes that a status message may have.
     message_bytes: usize,
-    /// The runtime is told when the work begins or stops waiting, because waiting work holds no slot.
-    slots_changed: Arc<Notify>,
+    /// Told when the work begins or stops waiting, because waiting work holds no slot.
+    slots: Arc<Slots>,
     /// When the lease was last known to hold, on the worker's own clock.
     renewed: Mutex<Duration>,
     journal: Mutex<Journal>,
@@ -138,7 +138,7 @@ impl Run {
         &self,
         task: &Task,
         store: Arc<dyn Store>,
-        slots_changed: Arc<Notify>,
+        slots: Arc<Slots>,
         renewed: Duration,
     ) -> Arc<Lease> {
         let lease = Arc::new(Lease {
@@ -146,7 +146,7 @@ impl Run {
             token: task.token,
             store,
             message_bytes: usize::try_from(task.spec.limits.message_bytes).unwrap_or(usize::MAX),
-            slots_changed,
+            slots,
             renewed: Mutex::new(renewed),
             journal: Mutex::default(),
             message: watch::Sender::new(task.status_message.clone()),
@@ -269,7 +269,10 @@ impl Run {
             if self.0.cancel.is_cancelled() {
                 return Err(AskError::Cancelled);
             }
-            let events = new.into_iter().map(|(key, question)| Event::Ask { key, question }).collect();
+            // What the work last said comes with its question, so that nobody is asked beside an older message.
+            let message = lease.message.borrow().clone().map(|message| Event::SetMessage(Some(message)));
+            let asks = new.into_iter().map(|(key, question)| Event::Ask { key, question });
+            let events = message.into_iter().chain(asks).collect();
             self.commit(&lease, events).await.map_err(refused)?;
         }
         let keys: Vec<_> = questions.into_iter().map(|(key, _)| key).collect();
@@ -438,7 +441,7 @@ struct Waiting(Run, Arc<Lease>);
 impl Waiting {
     fn begin(run: &Run, lease: &Arc<Lease>) -> Self {
         run.0.waiting.fetch_add(1, Ordering::Relaxed);
-        lease.slots_changed.notify_one();
+        lease.slots.changed();
         Self(run.clone(), lease.clone())
     }
 }
@@ -446,7 +449,7 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         self.0.0.waiting.fetch_sub(1, Ordering::Relaxed);
-        self.1.slots_changed.notify_one();
+        self.1.slots.changed();
     }
 }
 

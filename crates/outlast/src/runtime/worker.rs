@@ -1,5 +1,7 @@
 //! The worker: claims what is ready, runs it, and writes how it ended.
 
+use std::time::Duration;
+
 use outlast_core::{By, ClaimRequest, Claimed, Event, Filter, Status, StoreError};
 use tokio::time::sleep;
 
@@ -17,7 +19,7 @@ impl Runtime {
                     backoff = Backoff::default();
                     recovered.cancel();
                     tokio::select! {
-                        () = self.0.work.notified() => {}
+                        () = self.0.slots.work() => {}
                         () = sleep(self.0.config.poll_every) => {}
                         () = self.0.draining.cancelled() => return,
                     }
@@ -59,7 +61,7 @@ impl Runtime {
             let claimed = claimed?;
             let count = claimed.len();
             for claimed in claimed {
-                self.take_up(claimed, before);
+                self.take_up(claimed, before).await;
             }
             if count < room {
                 return Ok(());
@@ -95,10 +97,13 @@ impl Runtime {
         Ok(())
     }
 
-    fn take_up(&self, claimed: Claimed, leased_at: std::time::Duration) {
+    async fn take_up(&self, claimed: Claimed, leased_at: Duration) {
         let run = Run::inline(claimed.task.spec.asks);
-        let lease = run.bind(&claimed.task, self.0.store.clone(), self.0.work.clone(), leased_at);
-        lock(&self.0.loaded).insert(lease.id, run.clone());
+        let lease = run.bind(&claimed.task, self.0.store.clone(), self.0.slots.clone(), leased_at);
+        if !self.load(&lease, &run) {
+            run.unload().cancel();
+            return self.release(&lease, false).await;
+        }
         let runtime = self.clone();
         self.0.tracker.spawn(async move { runtime.drive(claimed.task, claimed.call, run).await });
     }

@@ -24,8 +24,16 @@ pub async fn serve<H: ServerHandler>(
     let stop = running.cancellation_token();
     tokio::select! {
         _ = running.waiting() => {}
-        () = &mut shutdown => stop.cancel(),
+        () = &mut shutdown => {
+            stop.cancel();
+            server.shutdown().await;
+            return Ok(());
+        }
     }
-    server.shutdown().await;
+    // The client is gone; who asks for the end now does not want to wait for the work either.
+    tokio::select! {
+        () = server.shutdown() => {}
+        () = &mut shutdown => {}
+    }
     Ok(())
 }

@@ -121,19 +121,15 @@ impl World {
         let id = prop_oneof![8 => Just(json!(1)), 1 => Just(json!("one")), 1 => Just(Value::Null)];
         let changes = prop::collection::vec((any::<Index>(), change(self.words())), 0..4);
         let (client, session) = (self.client.clone(), self.session.clone());
-        let old = prop_oneof![5 => Just(false), 1 => Just(true)];
-        (self.right(), id, changes, any::<bool>(), old).prop_map(
-            move |((method, mut params), id, changes, whole, old)| {
-                let headers = if old {
+        let flags = (prop::bool::weighted(0.5), prop::bool::weighted(0.2), prop::bool::weighted(0.8));
+        (self.right(), id, changes, flags).prop_map(
+            move |((method, mut params), id, changes, (whole, is_old, follows))| {
+                if is_old {
                     // Older clients name no version in a request; their session has one.
-                    params["_meta"]
-                        .as_object_mut()
-                        .unwrap()
-                        .remove("io.modelcontextprotocol/protocolVersion");
-                    of_session(&client.headers(&method, &params), &session)
-                } else {
-                    client.headers(&method, &params)
-                };
+                    let meta = params["_meta"].as_object_mut().unwrap();
+                    meta.remove("io.modelcontextprotocol/protocolVersion");
+                }
+                let mut headers = client.headers(&method, &params);
                 let mut params = Node::of(&params);
                 if !whole {
                     apply(&mut params, &changes);
@@ -145,7 +141,10 @@ impl World {
                 if whole {
                     apply(&mut message, &changes);
                 }
-                (message, headers)
+                if follows {
+                    headers = headers_of(&message, &client).unwrap_or(headers);
+                }
+                (message, if is_old { of_session(&headers, &session) } else { headers })
             },
         )
     }
@@ -193,6 +192,14 @@ impl World {
             Sent { headers, body }
         })
     }
+}
+
+/// The headers that belong to a message as it became, so that it is not refused for them alone.
+fn headers_of(message: &Node, client: &Client) -> Option<Vec<(String, String)>> {
+    let message: Value = serde_json::from_slice(&message.written()).ok()?;
+    let method =
+        message["method"].as_str().filter(|method| method.bytes().all(|byte| (b' '..=b'~').contains(&byte)));
+    Some(client.headers(method?, &message["params"]))
 }
 
 fn of_session(headers: &[(String, String)], session: &str) -> Vec<(String, String)> {
