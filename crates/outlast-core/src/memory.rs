@@ -367,6 +367,11 @@ impl Inspect for MemoryStore {
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {
         Ok(self.lock().tasks.get(&id).map(|row| row.call.clone()))
     }
+
+    /// `false`: tests run several workers on its clones as if each were a process.
+    fn is_exclusive(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]

@@ -91,6 +91,12 @@ pub trait Inspect: Send + Sync + 'static {
 
     /// The call that a task carries out; `None` when there is no such task.
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError>;
+
+    /// Whether no other process can take a task over while this one has the store open.
+    ///
+    /// Where that is so, a worker whose store is down goes on past the time of its leases, because nobody else can have
+    /// got its work. Otherwise it drops the work, for somebody may.
+    fn is_exclusive(&self) -> bool;
 }
 
 /// Why a store could not answer. Each variant asks something else of its caller.

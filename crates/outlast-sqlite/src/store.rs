@@ -287,6 +287,11 @@ impl Inspect for SqliteStore {
         Ok(ListPage { tasks: tasks.into_iter().map(|(_, task)| task).collect(), next, now })
     }
 
+    /// `true`: leases come from the process that has the file's runtime lock, which it keeps until it closes the store.
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+
     async fn counts(&self) -> Result<Counts, StoreError> {
         self.read(read::counts)
     }

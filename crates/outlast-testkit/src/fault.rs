@@ -208,6 +208,10 @@ impl<S: Store + ?Sized> Inspect for FaultStore<S> {
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {
         self.through(self.inner.call(id)).await
     }
+
+    fn is_exclusive(&self) -> bool {
+        self.inner.is_exclusive()
+    }
 }
 
 /// Runs a scenario again and again, each time on a fresh store and with one more call gone wrong, until no call is

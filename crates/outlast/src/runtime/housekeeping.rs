@@ -59,15 +59,23 @@ impl Runtime {
                 }
                 Err(error) => tracing::warn!(%error, "leases could not be renewed"),
             }
-            let now = self.0.config.clock.monotonic();
-            for run in runs {
-                let over = run.renewed_at().is_some_and(|at| now.saturating_sub(at) > lease);
-                if over && !run.has_ended() {
+            if !self.0.store.is_exclusive() {
+                for run in runs.iter().filter(|run| self.is_overdue(run) && !run.has_ended()) {
                     tracing::warn!("a lease ran out before it could be renewed; its work is dropped");
                     run.unload().cancel();
                 }
             }
         }
+    }
+
+    /// Whether a lease of this worker may have run out, by the worker's own clock.
+    pub(super) fn has_overdue_lease(&self) -> bool {
+        lock(&self.0.loaded).values().any(|run| self.is_overdue(run))
+    }
+
+    fn is_overdue(&self, run: &Run) -> bool {
+        let now = self.0.config.clock.monotonic();
+        run.renewed_at().is_some_and(|at| now.saturating_sub(at) >= self.0.config.lease)
     }
 
     fn heed(&self, run: &Run, renewal: Renewal, sent: Duration) {

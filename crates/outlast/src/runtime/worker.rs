@@ -47,6 +47,10 @@ impl Runtime {
             if room == 0 || self.0.draining.is_cancelled() {
                 return Ok(());
             }
+            // A claim would take over this worker's own work, which is alive: the renewals come first.
+            if self.has_overdue_lease() {
+                return Ok(());
+            }
             let max = u32::try_from(room).unwrap_or(u32::MAX);
             let before = self.0.config.clock.monotonic();
             let request = ClaimRequest {

@@ -152,3 +152,32 @@ async fn a_result_waits_for_a_store_that_is_down_longer_than_a_lease() {
     let done = server.client.until(&id, "completed").await;
     assert_eq!(done["result"]["content"][0]["text"], "through");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_goes_on_through_an_outage_of_an_embedded_store_and_ends_after_it() {
+    let data = tempfile::TempDir::new().unwrap();
+    let clock = ManualClock::new(Timestamp::from_millis(1_785_283_200_000));
+    let options = outlast_sqlite::Options::default().clock(clock.clone());
+    let sqlite = outlast_sqlite::SqliteStore::open_with(data.path().join("tasks.db"), options).unwrap();
+    let store = Arc::new(FaultStore::sound(Arc::new(sqlite)));
+    let worker = clock.clone();
+    let server = TestServer::on_with(store.clone(), clock, move |builder| {
+        let mut config = crate::support::server::config();
+        config.lease = Duration::from_millis(100);
+        config.clock = Arc::new(worker.clone());
+        builder.config(config)
+    })
+    .await;
+    let id = server.client.task("once", json!({"gate": "g"})).await;
+    server.gates.reached("g", 1).await;
+    store.set_down(true);
+    server.clock.advance(Duration::from_millis(150));
+    let before = store.calls();
+    while store.calls() < before + 5 {
+        tokio::task::yield_now().await;
+    }
+    store.set_down(false);
+    server.gates.open("g");
+    let done = server.client.until(&id, "completed").await;
+    assert_eq!(done["result"]["content"][0]["text"], "through");
+}
