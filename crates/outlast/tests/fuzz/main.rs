@@ -42,7 +42,7 @@ use crate::{
 const CASES: u32 = 4_000;
 
 /// Far more than any answer takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 static PANICS: AtomicU32 = AtomicU32::new(0);
 
@@ -87,6 +87,7 @@ fn runner() -> TestRunner {
     let config = Config {
         cases: number("OUTLAST_FUZZ_CASES").map_or(CASES, |cases| cases as u32),
         max_shrink_iters: 500,
+        max_shrink_time: 60_000,
         failure_persistence: None,
         ..Config::default()
     };

@@ -174,7 +174,7 @@ impl World {
         let bytes =
             prop::collection::vec(any::<u8>(), 0..2_000).prop_map(move |body| (body, headers.clone()));
         let any_json = node(self.words()).prop_map(move |node| (node.written(), usual.clone()));
-        prop_oneof![12 => spoiled, 1 => cut, 1 => flipped, 1 => batch, 1 => bytes, 2 => any_json]
+        prop_oneof![20 => spoiled, 1 => cut, 1 => flipped, 1 => batch, 1 => bytes, 2 => any_json]
     }
 
     /// Whole requests.
