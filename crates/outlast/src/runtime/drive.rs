@@ -38,7 +38,8 @@ impl Runtime {
     pub(crate) async fn begin(&self, new: NewTask) -> Result<Created, StoreError> {
         let call = new.call.clone();
         let before = self.0.config.clock.monotonic();
-        let created = self.create(new, self.has_slot()).await?;
+        let has_slot = self.has_slot(&new.owner);
+        let created = self.create(new, has_slot).await?;
         if let Created::Created { task, token } = &created {
             if token.is_none() {
                 self.0.slots.work_may_be_ready();

@@ -175,11 +175,15 @@ impl Runtime {
         self.0.store.create(new, lease).await
     }
 
-    fn has_slot(&self) -> bool {
-        let (loaded, running) = self.loaded();
+    /// Whether a new task of `owner` may begin here at once, by what this process knows. Only a claim sees all workers.
+    fn has_slot(&self, owner: &Owner) -> bool {
+        let loaded = lock(&self.0.loaded);
+        let running = || loaded.values().filter(|run| !run.is_waiting());
+        let own = running().filter(|run| run.lease().is_some_and(|lease| lease.owner == *owner)).count();
         !self.0.draining.is_cancelled()
-            && running < self.0.config.max_running
-            && loaded < self.0.config.max_loaded
+            && running().count() < self.0.config.max_running
+            && loaded.len() < self.0.config.max_loaded
+            && own < self.0.config.max_running_per_owner as usize
     }
 
     /// Stops: no more claims; running work may end for as long as [`Config::drain`] says; what is left is given back.

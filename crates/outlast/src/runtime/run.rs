@@ -16,7 +16,7 @@ use std::{
 };
 
 use outlast_core::{
-    Applied, Asks, By, EntryKind, Event, Illegal, InputKey, Outcome, Payload, Question, QuestionKind,
+    Applied, Asks, By, EntryKind, Event, Illegal, InputKey, Outcome, Owner, Payload, Question, QuestionKind,
     StepKey, Store, Task, TaskId, Token,
 };
 use tokio::{
@@ -31,6 +31,7 @@ use super::{backoff::Backoff, slots::Slots};
 pub(crate) struct Lease {
     pub(crate) id: TaskId,
     pub(crate) token: Token,
+    pub(crate) owner: Owner,
     pub(crate) store: Arc<dyn Store>,
     /// The bytes that a status message may have.
     message_bytes: usize,
@@ -144,6 +145,7 @@ impl Run {
         let lease = Arc::new(Lease {
             id: task.id,
             token: task.token,
+            owner: task.owner.clone(),
             store,
             message_bytes: usize::try_from(task.spec.limits.message_bytes).unwrap_or(usize::MAX),
             slots,

@@ -15,7 +15,11 @@
 
 use std::{
     convert::Infallible,
-    sync::{Arc, OnceLock},
+    pin::Pin,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -25,6 +29,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use rmcp::{
     ServerHandler,
@@ -187,6 +192,8 @@ where
         Box::pin(async move {
             let retry = RetryAfter::default();
             request.extensions_mut().insert(retry.clone());
+            let read = Arc::new(AtomicBool::new(request.body().is_end_stream()));
+            request = request.map(|body| Body::new(Watched { body, read: read.clone() }));
             if lacks_task_name(&request) {
                 request = match name_task(request, max).await {
                     Ok(request) => request,
@@ -201,8 +208,42 @@ where
                     response.headers_mut().insert(header::RETRY_AFTER, seconds);
                 }
             }
+            if !read.load(Ordering::Relaxed) {
+                // Refused before its body was read, so the connection cannot be used again; the client is told.
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
             Ok(response)
         })
+    }
+}
+
+/// A body that tells whether it was read to its end.
+struct Watched {
+    body: Body,
+    read: Arc<AtomicBool>,
+}
+
+impl http_body::Body for Watched {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
+            self.read.store(true, Ordering::Relaxed);
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

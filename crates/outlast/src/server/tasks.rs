@@ -98,6 +98,11 @@ impl<H: ServerHandler> TaskServer<H> {
                 }
                 Err(wire::no_such_task())
             }
+            // Its parameters could not be read, so there is nothing that a handler could do with it.
+            "tools/call" => {
+                let message = "tools/call needs a name, and arguments that are an object";
+                Err(ErrorData::invalid_params(message, None))
+            }
             "tasks/list" | "tasks/result" => {
                 Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, request.method, None))
             }

@@ -252,6 +252,26 @@ async fn more_tasks_than_slots_wait_their_turn_and_all_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn one_owner_takes_no_more_than_its_slots_and_leaves_the_rest_to_others() {
+    let mut config = config();
+    config.max_running_per_owner = 2;
+    let server = TestServer::with(move |builder| builder.config(config.clone())).await;
+    let (alice, bob) = (server.client.with_token("alice@acme"), server.client.with_token("bob@acme"));
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        ids.push(alice.task("gated", json!({"gate": "a"})).await);
+    }
+    bob.task("gated", json!({"gate": "b"})).await;
+    server.gates.reached("a", 2).await;
+    server.gates.reached("b", 1).await;
+    assert_eq!((server.gates.count("a"), server.server.load().await.unwrap().running), (2, 3));
+    server.gates.open("a");
+    for id in ids {
+        alice.until(&id, "completed").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_newest_status_message_is_kept_with_the_result() {
     let server = TestServer::start().await;
     let id = server.client.task("talks", json!({"gate": "g"})).await;

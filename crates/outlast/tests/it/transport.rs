@@ -189,3 +189,22 @@ async fn c02_a_declaration_at_initialize_does_not_count_for_task_requests() {
     server.gates.open("g");
     server.client.until(&id, "completed").await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_whose_body_was_not_read_is_told_that_its_connection_closes() {
+    let server = TestServer::start().await;
+    let headers = [("content-type".to_owned(), "text/plain".to_owned())];
+    let refused = server.client.send(Method::POST, &headers, "x".repeat(150_000)).await;
+    assert_eq!(refused.status, StatusCode::NOT_ACCEPTABLE);
+    assert_eq!(refused.headers["connection"], "close");
+    let served = server.client.request("server/discover", json!({})).await;
+    assert!(served.headers.get("connection").is_none(), "{served:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_parameters_cannot_be_read_is_refused_for_them() {
+    let server = TestServer::start().await;
+    for params in [json!({"arguments": {}}), json!({"name": 5}), json!({"name": "quick", "arguments": [1]})] {
+        assert_eq!(server.client.request("tools/call", params.clone()).await.code(), -32602, "{params}");
+    }
+}
