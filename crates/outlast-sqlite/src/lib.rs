@@ -27,6 +27,10 @@
 //!
 //! One process is the *runtime* of a file and holds its lock (`<file>.lock`); any number of others may open it as
 //! *fronts* ([`Role`]), to create, read, answer and cancel. The file must lie on a local disk.
+//!
+//! No other code of a process that has the store open may open the file, its `-wal` or its `-shm`, not even to read or
+//! copy them: when it closes them again the operating system drops SQLite's locks on them. To copy a store, use SQLite's
+//! own `VACUUM INTO` or backup from another process.
 #![deny(missing_docs)]
 
 mod batch;

@@ -363,13 +363,16 @@ impl Writer {
         self.shared.readers.close();
         if let Some(connection) = self.connection.take() {
             // The last connection to a file removes the log as it closes, unless writing it back has just failed: that
-            // is not tried again on the same handle.
-            let closed = self
-                .options
-                .disk
-                .checkpoint(&connection)
-                .and_then(|()| connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false))
-                .and_then(|_| connection.close().map_err(|(_, error)| error));
+            // is not tried again on the same handle. Only the file's runtime may take itself for the last one. SQLite
+            // sees the others by locks that a process loses when any of its code opens and closes the file, and a front
+            // that removed the log from under a runtime would take acknowledged tasks with it.
+            let written_back = match self.lock {
+                Some(_) => self.options.disk.checkpoint(&connection).and_then(|()| {
+                    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map(drop)
+                }),
+                None => Ok(()),
+            };
+            let closed = written_back.and_then(|()| connection.close().map_err(|(_, error)| error));
             if let Err(error) = closed {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the log stays beside the file");
             }

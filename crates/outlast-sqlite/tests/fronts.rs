@@ -214,3 +214,41 @@ fn time_does_not_run_back_from_one_process_to_another() {
         assert_eq!(runtime.create_one(new_task()).await.created_at, second.created_at + MINUTE);
     });
 }
+
+const FILE: &str = "OUTLAST_TEST_FILE";
+const TASK: &str = "OUTLAST_TEST_TASK";
+
+/// Not a test of its own: what [`look_from_another_process`] runs in another process.
+#[test]
+fn a_front_looks() {
+    let (Ok(path), Ok(id)) = (std::env::var(FILE), std::env::var(TASK)) else { return };
+    let front = SqliteStore::open_with(path, Options::default().role(Role::Front)).unwrap();
+    assert!(block_on(front.get(id.parse().unwrap())).unwrap().is_some(), "the task is there");
+    block_on(front.close());
+}
+
+/// Whether a front in a process of its own finds a task; it closes the file again before this returns.
+fn look_from_another_process(file: &File, id: TaskId) -> bool {
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "a_front_looks", "--nocapture"]).env(FILE, &file.path).env(TASK, id.to_string());
+    child.output().unwrap().status.success()
+}
+
+#[test]
+fn a_front_that_closes_never_takes_the_log_with_it_even_when_the_runtime_lost_its_locks() {
+    run(async {
+        let file = File::new();
+        let runtime = file.open(Role::Runtime);
+        let first = runtime.create_one(new_task()).await;
+        // What any code of the process does that reads the folder: the operating system now drops SQLite's locks.
+        for name in ["tasks.db", "tasks.db-wal", "tasks.db-shm"] {
+            drop(std::fs::File::open(file.path.with_file_name(name)).unwrap());
+        }
+        assert!(look_from_another_process(&file, first.id));
+        let second = runtime.create_one(new_task()).await;
+        assert!(
+            look_from_another_process(&file, second.id),
+            "a task that was acknowledged is lost to others"
+        );
+    });
+}
