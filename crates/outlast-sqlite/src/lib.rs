@@ -45,6 +45,7 @@ mod options;
 mod queue;
 mod read;
 mod row;
+mod shared;
 mod store;
 mod sweep;
 #[cfg(test)]

@@ -13,9 +13,9 @@ use std::{
 use async_trait::async_trait;
 use futures::channel::oneshot;
 use outlast_core::{
-    Applied, By, Call, ClaimRequest, Claimed, Clock, Counts, Created, Event, Filter, Head, Held, HintSender,
-    Hints, Inspect, JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreClock, StoreError,
-    Swept, Task, TaskId, WorkerId,
+    Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, HintSender, Hints,
+    Inspect, JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreClock, StoreError, Swept,
+    Task, TaskId, WorkerId,
 };
 
 use crate::{
@@ -26,6 +26,7 @@ use crate::{
     open,
     queue::{Lane, Queue},
     read::{self, Readers},
+    shared::Shared,
     sweep,
     writer::Writer,
 };
@@ -45,23 +46,6 @@ struct Handle {
     writer: Mutex<Option<JoinHandle<()>>>,
     /// Told when the writer has ended.
     ended: Mutex<Option<oneshot::Receiver<()>>>,
-}
-
-/// What the handle and the writer share.
-pub(crate) struct Shared {
-    pub(crate) queue: Arc<Queue>,
-    pub(crate) hints: HintSender,
-    pub(crate) readers: Readers,
-    pub(crate) time: Mutex<StoreClock>,
-    clock: Arc<dyn Clock>,
-    watched: AtomicBool,
-}
-
-impl Shared {
-    /// Whether anybody ever asked to be told of changes.
-    pub(crate) fn is_watched(&self) -> bool {
-        self.watched.load(Ordering::Relaxed)
-    }
 }
 
 /// About what one renewal writes.

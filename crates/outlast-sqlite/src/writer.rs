@@ -22,7 +22,7 @@ use crate::{
     lock::RuntimeLock,
     open,
     queue::{Job, Taken},
-    store::Shared,
+    shared::Shared,
 };
 
 pub(crate) struct Writer {

@@ -1,0 +1,27 @@
+//! What a store's handles share with its writer.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
+};
+
+use outlast_core::{Clock, HintSender, StoreClock};
+
+use crate::{queue::Queue, read::Readers};
+
+/// What the handle and the writer share.
+pub(crate) struct Shared {
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) hints: HintSender,
+    pub(crate) readers: Readers,
+    pub(crate) time: Mutex<StoreClock>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) watched: AtomicBool,
+}
+
+impl Shared {
+    /// Whether anybody ever asked to be told of changes.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Relaxed)
+    }
+}
