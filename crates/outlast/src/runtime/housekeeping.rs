@@ -105,7 +105,8 @@ impl Runtime {
         loop {
             let hint = tokio::select! {
                 hint = hints.next() => hint,
-                () = self.0.draining.cancelled() => return,
+                // While it drains, work still hears of its answers.
+                () = self.drained() => return,
             };
             match hint {
                 Some(Hint::Changed(id)) => match lock(&self.0.loaded).get(&id).cloned() {

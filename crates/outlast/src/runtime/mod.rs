@@ -190,8 +190,15 @@ impl Runtime {
     pub(crate) async fn drain(&self) {
         self.0.draining.cancel();
         self.0.tracker.close();
-        let none_runs = self.0.slots.until(|| self.loaded().1 == 0);
-        let _ = tokio::time::timeout(self.0.config.drain, none_runs).await;
+        let settled = async {
+            loop {
+                self.0.slots.until(|| self.loaded().1 == 0).await;
+                if !self.wake_those_with_news().await {
+                    return;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(self.0.config.drain, settled).await;
         let left: Vec<Run> = lock(&self.0.loaded).values().cloned().collect();
         futures::future::join_all(left.iter().map(|run| self.give_back(run))).await;
         // Work that holds its thread cannot be dropped; the process need not wait for it.
@@ -208,6 +215,24 @@ impl Runtime {
         }
         loaded.insert(lease.id, run.clone());
         true
+    }
+
+    /// Wakes waiting work that has not heard of an answer that is in the store, and says whether there was any: what was
+    /// acknowledged is not given back as if it had never come.
+    async fn wake_those_with_news(&self) -> bool {
+        let runs: Vec<Run> = lock(&self.0.loaded).values().cloned().collect();
+        let mut any = false;
+        for run in runs {
+            let Some(lease) = run.lease() else { continue };
+            if let Ok(Some(task)) = self.0.store.get(lease.id).await
+                && task.inbox_seq > Run::seen_seq(lease)
+            {
+                run.notify();
+                any = true;
+            }
+        }
+        tokio::task::yield_now().await;
+        any
     }
 
     /// Stops at once and gives nothing back, as if the process had ended here.

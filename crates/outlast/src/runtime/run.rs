@@ -17,7 +17,7 @@ use std::{
 
 use outlast_core::{
     Applied, Asks, By, EntryKind, Event, Illegal, InputKey, Outcome, Owner, Payload, Question, QuestionKind,
-    StepKey, Store, Task, TaskId, Token,
+    Recovery, StepKey, Store, Task, TaskId, Token,
 };
 use tokio::{
     sync::{Notify, watch},
@@ -33,6 +33,9 @@ pub(crate) struct Lease {
     pub(crate) token: Token,
     pub(crate) owner: Owner,
     pub(crate) store: Arc<dyn Store>,
+    recovery: Recovery,
+    /// Whether its author was told that asking and [`Recovery::Fail`] do not go well together.
+    warned: AtomicBool,
     /// The bytes that a status message may have.
     message_bytes: usize,
     /// Told when the work begins or stops waiting, because waiting work holds no slot.
@@ -147,6 +150,8 @@ impl Run {
             token: task.token,
             owner: task.owner.clone(),
             store,
+            recovery: task.spec.recovery,
+            warned: AtomicBool::new(false),
             message_bytes: usize::try_from(task.spec.limits.message_bytes).unwrap_or(usize::MAX),
             slots,
             renewed: Mutex::new(renewed),
@@ -262,6 +267,13 @@ impl Run {
             }
         }
         let lease = self.become_task().await;
+        if lease.recovery == Recovery::Fail && !lease.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                task = ?lease.id,
+                "a tool of Recovery::Fail asks: should its server stop before the answer comes, the task fails; \
+                 a tool that does no harm before it asks can be Recovery::Rerun"
+            );
+        }
         self.refresh(&lease).await;
         let new: Vec<_> = {
             let journal = lock(&lease.journal);
@@ -279,7 +291,6 @@ impl Run {
         }
         let keys: Vec<_> = questions.into_iter().map(|(key, _)| key).collect();
         let mut asking = Asking { run: self.clone(), lease: lease.clone(), keys, answered: false };
-        let _waiting = Waiting::begin(self, &lease);
         loop {
             // Registered before the look, so that an answer in between is not missed.
             let mut news = std::pin::pin!(self.0.news.notified());
@@ -293,6 +304,8 @@ impl Run {
                 asking.answered = true;
                 return Err(AskError::Cancelled);
             }
+            // Only while it really waits: work that has its answers and has not seen them runs.
+            let _waiting = Waiting::begin(self, &lease);
             tokio::select! {
                 () = news => {}
                 () = self.0.cancel.cancelled() => {}

@@ -40,7 +40,7 @@ use rmcp::{
 };
 use serde::Deserialize;
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::{Layer, Service};
 
 use super::TaskServer;
@@ -58,6 +58,8 @@ pub struct Options {
     pub max_body_bytes: usize,
     /// Ends every stream when cancelled.
     pub cancel: CancellationToken,
+    /// Requests that are being answered, streams not counted.
+    in_flight: TaskTracker,
 }
 
 impl Default for Options {
@@ -70,6 +72,7 @@ impl Default for Options {
             allowed_origins: origins.collect(),
             max_body_bytes: 4 << 20,
             cancel: CancellationToken::new(),
+            in_flight: TaskTracker::new(),
         }
     }
 }
@@ -93,7 +96,8 @@ pub fn service<H: ServerHandler>(
     let server = server.clone();
     // The SDK asks for a service for each request; all of them share one server.
     let inner = StreamableHttpService::new(move || Ok(server.clone()), Arc::default(), config);
-    TaskLayer { max_body_bytes: options.max_body_bytes }.layer(inner)
+    let layer = TaskLayer { max_body_bytes: options.max_body_bytes, in_flight: options.in_flight.clone() };
+    layer.layer(inner)
 }
 
 /// A router that serves `server` at `/mcp`.
@@ -112,10 +116,10 @@ pub async fn serve<H: ServerHandler>(
 ) -> std::io::Result<()> {
     let options = Options::default();
     let app = router(&server, &options);
-    serve_router(listener, app, server, options.cancel, shutdown).await
+    serve_router(listener, app, server, &options, shutdown).await
 }
 
-/// Serves a router of your own in the same way: `cancel` is the token of the [`Options`] that its service was made with.
+/// Serves a router of your own in the same way; `options` are those that its [`service`] was made with.
 ///
 /// # Errors
 /// When the listener fails.
@@ -123,7 +127,7 @@ pub async fn serve_router<H: ServerHandler>(
     listener: TcpListener,
     app: Router,
     server: TaskServer<H>,
-    cancel: CancellationToken,
+    options: &Options,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let listener = listener.tap_io(|stream| {
@@ -131,11 +135,14 @@ pub async fn serve_router<H: ServerHandler>(
             tracing::debug!(%error, "TCP_NODELAY was not set");
         }
     });
-    let drained = server.clone();
+    let (drained, patience) = (server.clone(), server.drain_time());
+    let (cancel, in_flight) = (options.cancel.clone(), options.in_flight.clone());
     let stop = async move {
         shutdown.await;
         // Requests are still answered while the work drains; streams end after it.
         drained.shutdown().await;
+        in_flight.close();
+        let _ = tokio::time::timeout(patience, in_flight.wait()).await;
         cancel.cancel();
     };
     axum::serve(listener, app).with_graceful_shutdown(stop).await?;
@@ -148,17 +155,17 @@ pub async fn serve_router<H: ServerHandler>(
 /// - A `tasks/*` request without an `Mcp-Name` header gets it from its body, because a widely used client sends none and
 ///   the SDK would refuse it. One that differs from the body is left for the SDK to refuse (S29).
 /// - A poll that came too fast is answered with status 429 and `Retry-After` (S23).
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct TaskLayer {
-    /// The largest body that is read for its task id, in bytes.
-    pub max_body_bytes: usize,
+    max_body_bytes: usize,
+    in_flight: TaskTracker,
 }
 
 impl<S> Layer<S> for TaskLayer {
     type Service = TaskService<S>;
 
     fn layer(&self, inner: S) -> TaskService<S> {
-        TaskService { inner, max_body_bytes: self.max_body_bytes }
+        TaskService { inner, max_body_bytes: self.max_body_bytes, in_flight: self.in_flight.clone() }
     }
 }
 
@@ -167,6 +174,7 @@ impl<S> Layer<S> for TaskLayer {
 pub struct TaskService<S> {
     inner: S,
     max_body_bytes: usize,
+    in_flight: TaskTracker,
 }
 
 impl<S, B> Service<Request<Body>> for TaskService<S>
@@ -189,7 +197,7 @@ where
         let ready = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, ready);
         let max = self.max_body_bytes;
-        Box::pin(async move {
+        Box::pin(self.in_flight.track_future(async move {
             let retry = RetryAfter::default();
             request.extensions_mut().insert(retry.clone());
             let read = Arc::new(AtomicBool::new(request.body().is_end_stream()));
@@ -213,7 +221,7 @@ where
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             Ok(response)
-        })
+        }))
     }
 }
 

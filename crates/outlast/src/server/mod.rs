@@ -131,6 +131,10 @@ impl<H: ServerHandler> TaskServer<H> {
         self.0.runtime.is_draining()
     }
 
+    fn drain_time(&self) -> std::time::Duration {
+        self.0.runtime.config().drain
+    }
+
     fn policy(&self, tool: &str) -> &TaskTool {
         self.0.tools.get(tool).unwrap_or(&self.0.default_tool)
     }

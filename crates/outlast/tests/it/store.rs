@@ -108,13 +108,19 @@ async fn c24_sixteen_tasks_at_once_over_and_over_all_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn c25_a_question_is_answerable_longer_than_any_result_is_kept() {
-    let server =
-        TestServer::with(|builder| builder.tool("asks", TaskTool::required().ttl(Duration::from_secs(60))))
-            .await;
+    let server = TestServer::with(|builder| {
+        let mut config = crate::support::server::config();
+        // The store's clock alone is stepped here, so the worker's lease must outlast the steps.
+        config.lease = Duration::from_secs(3_600);
+        builder.config(config).tool("asks", TaskTool::required().ttl(Duration::from_secs(60)))
+    })
+    .await;
+    server.gates.open("g");
     let id = server.client.task("asks", json!({})).await;
     server.client.until(&id, "input_required").await;
-    for _ in 0..30 {
-        server.clock.advance(Duration::from_secs(86_400));
+    for _ in 0..50 {
+        server.clock.advance(Duration::from_secs(60));
+        server.renew(&id).await;
         server.store.sweep(50).await.unwrap();
     }
     assert_eq!(server.client.state(&id).await["status"], "input_required");
@@ -180,4 +186,28 @@ async fn work_goes_on_through_an_outage_of_an_embedded_store_and_ends_after_it()
     server.gates.open("g");
     let done = server.client.until(&id, "completed").await;
     assert_eq!(done["result"]["content"][0]["text"], "through");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_was_acknowledged_before_a_stop_is_worked_off_before_it() {
+    for _ in 0..20 {
+        let server = TestServer::with(|builder| {
+            let mut config = crate::support::server::config();
+            config.drain = Duration::from_secs(10);
+            // A tool that must not run twice: given back after its answer, it would fail.
+            let once = TaskTool::required().recovery(outlast::Recovery::Fail);
+            builder.config(config).tool("asks", once)
+        })
+        .await;
+        let ids = join_all((0..6).map(|_| server.client.task("asks", json!({})))).await;
+        join_all(ids.iter().map(|id| server.client.until(id, "input_required"))).await;
+        let answer = async |id: &String| {
+            server.client.update(id, json!({"who": accept("ann")})).await.result();
+        };
+        join_all(ids.iter().map(answer)).await;
+        let server = server.restart().await;
+        for id in &ids {
+            assert_eq!(server.client.state(id).await["status"], "completed");
+        }
+    }
 }

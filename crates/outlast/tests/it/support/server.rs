@@ -4,8 +4,8 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use axum::{extract::Request, middleware::Next, response::Response};
 use outlast::{Config, Principal, Start, Store, TaskServer, TaskServerBuilder, TaskTool};
-use outlast_core::{Applied, By, Event, ManualClock, TaskError, Timestamp};
-use outlast_sqlite::{Options, SqliteStore};
+use outlast_core::{Applied, By, Event, Held, ManualClock, Renewal, TaskError, Timestamp};
+use outlast_sqlite::{OpenError, Options, SqliteStore};
 use rmcp::model::Extensions;
 use tempfile::TempDir;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
@@ -68,11 +68,10 @@ impl TestServer {
         store: Option<Arc<dyn Store>>,
         customise: &Customise,
     ) -> Self {
-        let store = store.unwrap_or_else(|| {
-            Arc::new(
-                SqliteStore::open_with(Self::file(&data), Options::default().clock(clock.clone())).unwrap(),
-            )
-        });
+        let store = match store {
+            Some(store) => store,
+            None => Arc::new(open_file(&data, &clock).await),
+        };
         let now = TaskTool::optional();
         let mut builder = TaskServer::builder(Handler { gates: gates.clone() })
             .shared_store(store.clone())
@@ -94,10 +93,10 @@ impl TestServer {
         let (stop, stopped) = oneshot::channel();
         let options = outlast::http::Options::default();
         let app = outlast::http::router(&server, &options).layer(axum::middleware::from_fn(authenticate));
-        let (serving, cancel) = (server.clone(), options.cancel);
+        let serving = server.clone();
         let serving = tokio::spawn(async move {
             let shutdown = async { drop(stopped.await) };
-            outlast::http::serve_router(listener, app, serving, cancel, shutdown).await.unwrap();
+            outlast::http::serve_router(listener, app, serving, &options, shutdown).await.unwrap();
         });
         Self { client: Client::new(url), gates, server, store, clock, data, stop: Some(stop), serving }
     }
@@ -110,6 +109,16 @@ impl TestServer {
             self.clock.advance(Duration::from_secs(2 * 86_400));
             self.store.sweep(50).await.unwrap();
         }
+    }
+
+    /// Renews a task's lease as its worker does every third of it.
+    pub(crate) async fn renew(&self, id: &str) {
+        let id = id.parse().unwrap();
+        let task = self.store.get(id).await.unwrap().unwrap();
+        let worker = task.lease().unwrap().worker.clone();
+        let held = Held { id, token: task.token };
+        let renewed = self.store.renew(worker, vec![held], Duration::from_secs(3_600)).await.unwrap();
+        assert!(matches!(renewed[..], [Renewal::Kept { .. }]));
     }
 
     /// Ends a running task on another worker's word, as after a takeover.
@@ -136,6 +145,17 @@ impl TestServer {
         // The file's lock is free once every handle on the store is gone.
         drop((self.server, self.store));
         Self::open(data, clock, Gates::default(), None, &|builder| builder).await
+    }
+}
+
+/// The server before this one has answered its last request, but tasks of the SDK may still be about to let go of it.
+async fn open_file(data: &TempDir, clock: &ManualClock) -> SqliteStore {
+    loop {
+        let options = Options::default().clock(clock.clone());
+        match SqliteStore::open_with(TestServer::file(data), options) {
+            Err(OpenError::Held { .. }) => tokio::task::yield_now().await,
+            opened => return opened.unwrap(),
+        }
     }
 }
 
