@@ -19,17 +19,17 @@ pub enum Recovery {
 /// The limits of one task. All are finite.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Bytes of one answer, step value or question.
+    /// Bytes of one answer, step value or question. 1 MiB by default.
     pub value_bytes: u64,
-    /// Bytes of the final result or error.
+    /// Bytes of the final result or error. 16 MiB by default.
     pub result_bytes: u64,
-    /// Bytes of the status message.
+    /// Bytes of the status message. 4 KiB by default.
     pub message_bytes: u64,
-    /// Questions that are outstanding at one time.
+    /// Questions that are outstanding at one time. 64 by default.
     pub questions: u32,
-    /// Entries of the journal.
+    /// Entries of the journal. 10,000 by default.
     pub entries: u64,
-    /// Bytes of the journal.
+    /// Bytes of the journal. 64 MiB by default.
     pub journal_bytes: u64,
 }
 

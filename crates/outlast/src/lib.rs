@@ -19,7 +19,19 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A tool takes a [`TaskContext`] to say how far it is and to ask its caller.
+//! A tool takes a [`TaskContext`] to say how far it is and to ask its caller. What calls of a tool become is said by a
+//! [`TaskTool`]; limits and paces by a [`Config`].
+//!
+//! # Repeating a call safely
+//!
+//! A client that may lose the answer of a `tools/call` sends a key of its own in
+//! `_meta["outlast/idempotencyKey"]`, text of up to 256 bytes. The same key with the same request gives the task that exists
+//! already, for as long as the task is kept and a day at the least; with another request it is refused (`-32602`).
+//!
+//! # Logs
+//!
+//! The SDK logs several lines for each request, and a warning for each tool that ends with an error, a cancel included.
+//! A filter such as `warn,rmcp=error,outlast=info` shows what an operator wants to see.
 
 #![deny(missing_docs)]
 
@@ -28,7 +40,10 @@ mod runtime;
 mod server;
 
 pub use clock::SystemClock;
-pub use outlast_core::{Limits, MemoryStore, Owner, Recovery, Store};
+pub use outlast_core::{
+    Clock, Counts, Hint, Hints, InvalidSpec, Limits, MemoryStore, Owner, QuestionKind, Recovery, Status,
+    Store, StoreError, Timestamp,
+};
 pub use runtime::{AskError, Config, PollLimit};
 pub use server::{
     BuildError, Decision, Elicited, Load, Mode, OwnerFn, Principal, Start, TaskContext, TaskServer,

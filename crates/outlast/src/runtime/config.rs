@@ -26,7 +26,7 @@ pub struct Config {
     pub lease: Duration,
     /// How often a worker looks for work that no hint told it of. One second by default.
     pub poll_every: Duration,
-    /// How fast one caller may poll one task; `None` is as fast as it likes.
+    /// How fast one caller may poll one task; `None` is as fast as it likes. Sixty at once and ten a second by default.
     pub poll_limit: Option<PollLimit>,
     /// How long a drain lets running work go on before it gives it up. 10 seconds by default.
     pub drain: Duration,
@@ -40,9 +40,9 @@ pub struct Config {
 /// its first second and take any refusal as the end of the call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PollLimit {
-    /// How many polls may come at once.
+    /// How many polls may come at once. 60 by default.
     pub burst: u32,
-    /// How many are added in a second.
+    /// How many are added in a second. 10 by default.
     pub per_second: f64,
 }
 

@@ -106,8 +106,9 @@ impl<H: ServerHandler> ServerHandler for Attempt<H> {
         context.ct = self.run.cancel().clone();
         carry::restore(&self.carries, self.context.as_ref(), &mut context.extensions);
         context.extensions.insert(TaskContext::of_run(self.run.clone()));
+        let tool = request.name.clone();
         tokio::select! {
-            response = catching(self.handler.call_tool(request, context)) => match response? {
+            response = catching(&tool, self.handler.call_tool(request, context)) => match response? {
                 CallToolResponse::Task(_) => {
                     Err(ErrorData::internal_error("the tool answered with a task of its own inside a task", None))
                 }
@@ -131,11 +132,14 @@ impl<H: ServerHandler> ServerHandler for Attempt<H> {
     }
 }
 
-/// A panic in a tool answers its request instead of hanging it.
-pub(crate) async fn catching<T>(call: impl Future<Output = Result<T, ErrorData>>) -> Result<T, ErrorData> {
+/// A panic in the handler answers its request instead of hanging it; `what` is the tool or the method.
+pub(crate) async fn catching<T>(
+    what: &str,
+    call: impl Future<Output = Result<T, ErrorData>>,
+) -> Result<T, ErrorData> {
     AssertUnwindSafe(call).catch_unwind().await.unwrap_or_else(|_| {
-        tracing::error!("a tool panicked");
-        Err(ErrorData::internal_error("the tool panicked; its work is lost", None))
+        tracing::error!(what, "the handler panicked");
+        Err(ErrorData::internal_error("the handler panicked; what it was doing is lost", None))
     })
 }
 

@@ -112,6 +112,22 @@ impl<H: ServerHandler> TaskServerBuilder<H> {
     /// Carries part of a request's context along with its task: `capture` takes it from the request's extensions (where
     /// [`http::request::Parts`] is), and `restore` puts it into the extensions that the tool sees, on every attempt and
     /// in synchronous calls too. It is stored with the task, so it must hold no credential.
+    ///
+    /// ```
+    /// # use outlast::TaskServer;
+    /// # use rmcp::model::Extensions;
+    /// # #[derive(Clone)] struct MyHandler;
+    /// # impl rmcp::ServerHandler for MyHandler {}
+    /// #[derive(Clone, serde::Serialize, serde::Deserialize)]
+    /// struct Tenant(String);
+    ///
+    /// let builder = TaskServer::builder(MyHandler).carry(
+    ///     |request: &Extensions| request.get::<http::request::Parts>()?.extensions.get::<Tenant>().cloned(),
+    ///     // A `#[tool]` function takes it as `Extension<Tenant>`.
+    ///     |tenant: Tenant, seen: &mut Extensions| drop(seen.insert(tenant)),
+    /// );
+    /// # let _ = builder;
+    /// ```
     pub fn carry<T, C, R>(mut self, capture: C, restore: R) -> Self
     where
         T: Serialize + DeserializeOwned,

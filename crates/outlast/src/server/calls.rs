@@ -61,7 +61,8 @@ impl<H: ServerHandler> TaskServer<H> {
         let task_context = TaskContext::from_request(&context);
         context.extensions.insert(task_context);
         carry::pass_on(&self.0.carries, &mut context.extensions);
-        catching(self.0.handler.call_tool(request, context)).await
+        let tool = request.name.clone();
+        catching(&tool, self.0.handler.call_tool(request, context)).await
     }
 
     async fn call_as_task(

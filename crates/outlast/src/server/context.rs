@@ -90,7 +90,7 @@ impl TaskContext {
     }
 
     /// Says what the work is doing: the task's `statusMessage`. At most four writes a second reach the store; the newest
-    /// always does. A longer text than the task's limit (4 KiB) is cut.
+    /// always does. A longer text than the task's limit (4 KiB) is cut. In a synchronous call it does nothing.
     pub fn status(&self, message: impl Into<String>) {
         if let Kind::Task(run) = &self.0 {
             run.status(message.into());
@@ -203,7 +203,7 @@ impl TaskContext {
         AskError::Cancelled.into()
     }
 
-    /// Keeps the task for at least this long from now (S24).
+    /// Keeps the task for at least this long from now (S24). In a synchronous call it does nothing.
     pub async fn extend_ttl(&self, from_now: Duration) {
         if let Kind::Task(run) = &self.0 {
             run.extend_ttl(from_now).await;

@@ -45,7 +45,7 @@ macro_rules! pass_on {
             request: $params,
             context: RequestContext<RoleServer>,
         ) -> Result<$result, ErrorData> {
-            catching(self.0.handler.$method(request, context)).await
+            catching(stringify!($method), self.0.handler.$method(request, context)).await
         }
     )*};
 }
@@ -71,7 +71,7 @@ impl<H: ServerHandler> ServerHandler for TaskServer<H> {
         request: InitializeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
-        let mut result = catching(self.0.handler.initialize(request, context)).await?;
+        let mut result = catching("initialize", self.0.handler.initialize(request, context)).await?;
         result.capabilities = with_tasks(result.capabilities);
         Ok(result)
     }
@@ -87,7 +87,7 @@ impl<H: ServerHandler> ServerHandler for TaskServer<H> {
     }
 
     async fn discover(&self, context: RequestContext<RoleServer>) -> Result<DiscoverResult, ErrorData> {
-        let mut result = catching(self.0.handler.discover(context)).await?;
+        let mut result = catching("discover", self.0.handler.discover(context)).await?;
         result.capabilities = with_tasks(result.capabilities);
         Ok(result)
     }
@@ -129,7 +129,7 @@ impl<H: ServerHandler> ServerHandler for TaskServer<H> {
         request: CustomRequest,
         context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
-        catching(self.handle_custom(request, context)).await
+        catching("on_custom_request", self.handle_custom(request, context)).await
     }
 
     async fn list_tools(
@@ -137,7 +137,7 @@ impl<H: ServerHandler> ServerHandler for TaskServer<H> {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let result = catching(self.0.handler.list_tools(request, context)).await?;
+        let result = catching("list_tools", self.0.handler.list_tools(request, context)).await?;
         self.learn(&result.tools);
         Ok(result)
     }
@@ -147,7 +147,7 @@ impl<H: ServerHandler> ServerHandler for TaskServer<H> {
     }
 
     async fn ping(&self, context: RequestContext<RoleServer>) -> Result<(), ErrorData> {
-        catching(self.0.handler.ping(context)).await
+        catching("ping", self.0.handler.ping(context)).await
     }
 
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
@@ -155,7 +155,7 @@ impl<H: ServerHandler> ServerHandler for TaskServer<H> {
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        catching(self.0.handler.listen(context)).await
+        catching("listen", self.0.handler.listen(context)).await
     }
 
     pass_on! {

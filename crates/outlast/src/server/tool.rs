@@ -139,8 +139,12 @@ impl TaskTool {
         self
     }
 
-    /// What becomes of the work when its process dies. Where this is not said, tools annotated `readOnlyHint` or
-    /// `idempotentHint` run again and others fail, saying that their outcome is unknown.
+    /// What becomes of the work when its process stops, by a crash or cleanly. Where this is not said, tools annotated
+    /// `readOnlyHint` or `idempotentHint` run again and others fail, saying that their outcome is unknown.
+    ///
+    /// A tool of [`Recovery::Fail`] that waits for an answer when its server stops fails too. One that asks before it does
+    /// any harm is better [`Recovery::Rerun`]: its question is still open when the server is back, and its answer is not
+    /// asked for again.
     #[must_use]
     pub fn recovery(mut self, recovery: Recovery) -> Self {
         self.recovery = Some(recovery);
