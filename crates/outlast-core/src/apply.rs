@@ -124,6 +124,10 @@ impl Task {
     pub fn apply(&self, event: &Event, known: Option<&Known>, now: Timestamp) -> Result<Change, Illegal> {
         use Event as E;
         let TaskState::Live(live) = &self.state else { return self.apply_to_final(event) };
+        // Before anything is copied: a caller may send any number of these.
+        if matches!(event, E::Answer { key, .. } if !live.questions.contains_key(key)) {
+            return Ok(Change::Nothing);
+        }
         let mut next = Next { task: self.clone(), live: live.clone(), now, entry: None };
         match (&live.run, event) {
             // The caller, whatever the work does.

@@ -70,6 +70,9 @@ impl Default for Config {
     }
 }
 
+/// Room for the error by which a task ends whose own end was refused.
+const MIN_RESULT_BYTES: u64 = 1_000;
+
 impl Config {
     /// Checks what a person configured.
     ///
@@ -84,6 +87,9 @@ impl Config {
         ];
         if let Some((name, _)) = at_least_one.iter().find(|(_, value)| *value == 0) {
             return Err(format!("{name} must be at least 1"));
+        }
+        if self.task.result_bytes < MIN_RESULT_BYTES {
+            return Err(format!("task.result_bytes must be at least {MIN_RESULT_BYTES}, to hold an error"));
         }
         if self.lease < Duration::from_millis(100) || self.lease > Duration::from_secs(3_600) {
             return Err("lease must be between 100 ms and an hour".to_owned());

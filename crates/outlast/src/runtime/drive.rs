@@ -38,8 +38,8 @@ impl Runtime {
     pub(crate) async fn begin(&self, new: NewTask) -> Result<Created, StoreError> {
         let call = new.call.clone();
         let before = self.0.config.clock.monotonic();
-        let has_slot = self.has_slot(&new.owner);
-        let created = self.create(new, has_slot).await?;
+        let place = self.place(&new.owner);
+        let created = self.create(new, place.is_some()).await?;
         if let Created::Created { task, token } = &created {
             if token.is_none() {
                 self.0.slots.work_may_be_ready();
@@ -73,6 +73,7 @@ impl Runtime {
         };
         match ended {
             Some(ended @ Ended::InputRequired { .. }) => return Inline::Ended(ended),
+            Some(Ended::Dropped) => return Inline::CallerLeft,
             Some(ended) if !always_task => return Inline::Ended(ended),
             _ => {}
         }
@@ -158,18 +159,26 @@ impl Runtime {
             }
         };
         let events = tokio::select! {
+            // First, because unloading ends the attempt too, and how that ends says nothing of the work.
+            biased;
+            () = run.unload().cancelled() => None,
             events = attempt => Some(events),
             () = deadline => Some(vec![Event::PassDeadline]),
-            () = run.unload().cancelled() => None,
         };
-        if let Some(events) = events {
-            run.set_ended();
-            tokio::select! {
-                () = self.conclude(run, lease, events) => {}
-                () = run.unload().cancelled() => {}
+        let concluded = match events {
+            Some(events) => {
+                run.set_ended();
+                tokio::select! {
+                    () = self.conclude(run, lease, events) => true,
+                    () = run.unload().cancelled() => false,
+                }
             }
-        }
+            None => false,
+        };
         run.unload().cancel();
+        if !concluded {
+            lock(&self.0.let_go).insert(lease.id, lease.token);
+        }
         let mut loaded = lock(&self.0.loaded);
         if loaded.get(&lease.id).and_then(Run::lease).is_some_and(|held| held.token == lease.token) {
             loaded.remove(&lease.id);
@@ -203,7 +212,7 @@ impl Runtime {
         if task.seq > 0 {
             run.refresh(lease).await;
         }
-        let Some((_, last)) = last_round(lease) else {
+        let Some(last) = rounds_so_far(lease).pop() else {
             let attempt = self.spawn_attempt(call, None, run.clone());
             return self.rounds(run, async { flatten(attempt.await) }).await;
         };
@@ -229,16 +238,17 @@ impl Runtime {
             Ended::Error(error) => return vec![Event::Fail(error)],
             Ended::Cancelled => return vec![Event::ConfirmCancel],
             Ended::InputRequired { questions, state, .. } => (questions, state),
+            // The attempt is unloaded, or the process is on its way out: nothing is to be written.
+            Ended::Dropped => std::future::pending().await,
         };
         let Some(lease) = run.lease() else { return Vec::new() };
         if run.cancel().is_cancelled() {
             return vec![Event::ConfirmCancel];
         }
         run.refresh(lease).await;
-        let (number, idle) = match last_round(lease) {
-            Some((number, last)) => (number + 1, if last.keys.is_empty() { number } else { 0 }),
-            None => (1, 0),
-        };
+        let rounds = rounds_so_far(lease);
+        let number = u32::try_from(rounds.len()).unwrap_or(u32::MAX).saturating_add(1);
+        let idle = rounds.iter().rev().take_while(|round| round.keys.is_empty()).count();
         let mut asks = Vec::new();
         let mut keys = Vec::new();
         for (own, question) in questions {
@@ -268,13 +278,13 @@ fn round_key(number: u32) -> StepKey {
     StepKey::new(format!("outlast:round:{number}")).expect("a short text is a key")
 }
 
-fn last_round(lease: &Arc<Lease>) -> Option<(u32, RoundEntry)> {
+fn rounds_so_far(lease: &Arc<Lease>) -> Vec<RoundEntry> {
     (1..)
         .map_while(|number| match Run::step(lease, &round_key(number)) {
-            Some(Outcome::Value(entry)) => Some((number, entry.decode().ok()?)),
+            Some(Outcome::Value(entry)) => entry.decode().ok(),
             _ => None,
         })
-        .last()
+        .collect()
 }
 
 /// The tool's own key where it is unused in this task, else the first of `key#2`, `key#3`, ... that is (S18).
@@ -286,9 +296,14 @@ fn unused_key(lease: &Lease, own: &str, taken: &[(String, InputKey)]) -> Option<
         .find(|key| !Run::was_asked(lease, key) && taken.iter().all(|(_, other)| other != key))
 }
 
-/// A run that panicked outside of the tool, or was aborted with the whole process.
+/// The end of a run; one that was aborted with its process has none.
 fn flatten(ended: Result<Ended, tokio::task::JoinError>) -> Ended {
-    ended.unwrap_or_else(|_| Ended::Error(TaskError::internal("the work stopped unexpectedly")))
+    ended.unwrap_or_else(|error| {
+        if error.is_cancelled() {
+            return Ended::Dropped;
+        }
+        Ended::Error(TaskError::internal("the work stopped unexpectedly"))
+    })
 }
 
 /// Answers by key, as a multi-round-trip request carries them.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use outlast_core::{Applied, By, Event, Held, Hint, Renewal};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use outlast_core::{Applied, By, Event, Held, Hint, Renewal, StoreError};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{Lease, Run, Runtime, lock};
@@ -51,7 +51,9 @@ impl Runtime {
             // Judged from before the request was sent: the store may have answered long before this process ran again.
             let sent = self.0.config.clock.monotonic();
             let (worker, lease) = (self.0.worker.clone(), self.0.config.lease);
-            match self.0.store.renew(worker, held, lease).await {
+            // A store that does not answer must not keep this worker from judging its leases.
+            let renewing = self.0.store.renew(worker, held, lease);
+            match timeout(lease / 3, renewing).await.unwrap_or_else(|late| Err(StoreError::unknown(late))) {
                 Ok(renewals) => {
                     for (run, renewal) in runs.iter().zip(renewals) {
                         self.heed(run, renewal, sent);
@@ -102,11 +104,12 @@ impl Runtime {
     /// Tells loaded work of its news, and the worker of what may be ready.
     async fn follow_hints(&self) {
         let mut hints = self.0.store.watch();
+        // Work that may end while the process drains hears its answers and its cancel too.
+        let mut drained = std::pin::pin!(self.drained());
         loop {
             let hint = tokio::select! {
                 hint = hints.next() => hint,
-                // While it drains, work still hears of its answers.
-                () = self.drained() => return,
+                () = &mut drained => return,
             };
             match hint {
                 Some(Hint::Changed(id)) => match lock(&self.0.loaded).get(&id).cloned() {
@@ -124,7 +127,7 @@ impl Runtime {
     }
 
     /// Wakes the work, and looks whether its caller asked for its end.
-    fn check_cancel(&self, run: Run) {
+    pub(super) fn check_cancel(&self, run: Run) {
         run.notify();
         if run.cancel().is_cancelled() {
             return;

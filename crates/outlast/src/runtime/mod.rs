@@ -13,14 +13,17 @@ mod worker;
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use async_trait::async_trait;
 use outlast_core::{
     Applied, By, Call, Counts, Created, Event, Hints, LeaseRequest, NewTask, Owner, Payload, Question, Store,
-    StoreError, Task, TaskError, TaskId, ToolVersion, WorkerId,
+    StoreError, Task, TaskError, TaskId, Token, ToolVersion, WorkerId,
 };
 use tokio::time::sleep;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -71,6 +74,8 @@ pub(crate) enum Ended {
         /// The whole result, for a caller who is asked directly.
         whole: Payload,
     },
+    /// By being dropped: it was unloaded.
+    Dropped,
 }
 
 /// A running runtime; clones share it.
@@ -84,6 +89,12 @@ struct Inner {
     runner: Arc<dyn Runner>,
     serves: Mutex<BTreeSet<ToolVersion>>,
     loaded: Mutex<HashMap<TaskId, Run>>,
+    /// Work that began under a lease and was dropped without its end being written, by the lease's token.
+    let_go: Mutex<HashMap<TaskId, Token>>,
+    /// The owners of the tasks that are being created with a lease and are not loaded yet.
+    beginning: Mutex<Vec<Owner>>,
+    /// Whether tasks wait for a slot: then newer ones queue behind them, and the claim is fair.
+    backlog: AtomicBool,
     slots: Arc<Slots>,
     polls: Mutex<PollLimiter>,
     draining: CancellationToken,
@@ -104,6 +115,9 @@ impl Runtime {
             runner,
             serves: Mutex::default(),
             loaded: Mutex::default(),
+            let_go: Mutex::default(),
+            beginning: Mutex::default(),
+            backlog: AtomicBool::new(false),
             slots: Arc::default(),
             polls: Mutex::new(PollLimiter::new(config.poll_limit)),
             draining: CancellationToken::new(),
@@ -131,15 +145,8 @@ impl Runtime {
     }
 
     pub(crate) async fn apply(&self, id: TaskId, by: By, events: Vec<Event>) -> Result<Applied, StoreError> {
-        // A write may be repeated as it is: what was done already is absorbed.
-        let mut backoff = Backoff::default();
-        for _ in 0..RETRIES {
-            match self.0.store.apply(id, by.clone(), events.clone()).await {
-                Err(error) if error.is_retryable() => sleep(backoff.next()).await,
-                other => return other,
-            }
-        }
-        self.0.store.apply(id, by, events).await
+        // What was done already is absorbed.
+        repeating(|| self.0.store.apply(id, by.clone(), events.clone())).await
     }
 
     /// Whether `owner` may poll `id` now; if not, how long to wait.
@@ -165,25 +172,34 @@ impl Runtime {
     async fn create(&self, new: NewTask, want_lease: bool) -> Result<Created, StoreError> {
         let lease =
             want_lease.then(|| LeaseRequest { worker: self.0.worker.clone(), lease: self.0.config.lease });
-        let mut backoff = Backoff::default();
-        for _ in 0..RETRIES {
-            match self.0.store.create(new.clone(), lease.clone()).await {
-                Err(error) if error.is_retryable() => sleep(backoff.next()).await,
-                other => return other,
-            }
+        let tool = ToolVersion::new(new.spec.tool.clone(), new.spec.version.clone());
+        let created = repeating(|| self.0.store.create(new.clone(), lease.clone())).await?;
+        if matches!(created, Created::Created { .. }) {
+            // Not before: a caller may name any tool.
+            self.serve(tool);
         }
-        self.0.store.create(new, lease).await
+        Ok(created)
     }
 
-    /// Whether a new task of `owner` may begin here at once, by what this process knows. Only a claim sees all workers.
-    fn has_slot(&self, owner: &Owner) -> bool {
+    /// Keeps a slot for a task of `owner` that is about to be created, if there is one to begin in at once.
+    fn place(&self, owner: &Owner) -> Option<Place> {
+        let mut beginning = lock(&self.0.beginning);
         let loaded = lock(&self.0.loaded);
-        let running = || loaded.values().filter(|run| !run.is_waiting());
-        let own = running().filter(|run| run.lease().is_some_and(|lease| lease.owner == *owner)).count();
-        !self.0.draining.is_cancelled()
-            && running().count() < self.0.config.max_running
-            && loaded.len() < self.0.config.max_loaded
-            && own < self.0.config.max_running_per_owner as usize
+        let running = loaded.values().filter(|run| !run.is_waiting());
+        let of_owner =
+            running.clone().filter(|run| run.lease().is_some_and(|lease| lease.owner == *owner)).count()
+                + beginning.iter().filter(|other| *other == owner).count();
+        let free = !self.0.draining.is_cancelled()
+            && !self.0.backlog.load(Ordering::Relaxed)
+            && running.count() + beginning.len() < self.0.config.max_running
+            && loaded.len() + beginning.len() < self.0.config.max_loaded
+            && of_owner < self.0.config.max_running_per_owner as usize;
+        if !free {
+            self.0.backlog.store(true, Ordering::Relaxed);
+            return None;
+        }
+        beginning.push(owner.clone());
+        Some(Place { runtime: self.clone(), owner: owner.clone() })
     }
 
     /// Stops: no more claims; running work may end for as long as [`Config::drain`] says; what is left is given back.
@@ -213,7 +229,13 @@ impl Runtime {
         if self.0.draining.is_cancelled() {
             return false;
         }
-        loaded.insert(lease.id, run.clone());
+        // This worker got its own task again: the older attempt is over.
+        if let Some(older) = loaded.insert(lease.id, run.clone()) {
+            older.unload().cancel();
+        }
+        drop(loaded);
+        // A cancel that came between the lease and now was a hint about a task that nobody had loaded.
+        self.check_cancel(run.clone());
         true
     }
 
@@ -249,8 +271,36 @@ impl Runtime {
     }
 }
 
-/// How often a request repeats a write while the store is down, before its caller gets an error.
-const RETRIES: u32 = 5;
+/// A slot that is kept until its task is loaded.
+struct Place {
+    runtime: Runtime,
+    owner: Owner,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut beginning = lock(&self.runtime.0.beginning);
+        if let Some(at) = beginning.iter().position(|owner| *owner == self.owner) {
+            beginning.swap_remove(at);
+        }
+    }
+}
+
+/// Repeats a write that may be repeated as it is, while the store is down; after a second or two its caller gets the error.
+async fn repeating<T, W>(write: impl Fn() -> W) -> Result<T, StoreError>
+where
+    W: Future<Output = Result<T, StoreError>>,
+{
+    const TIMES: u32 = 5;
+    let mut backoff = Backoff::default();
+    for _ in 0..TIMES {
+        match write().await {
+            Err(error) if error.is_retryable() => sleep(backoff.next()).await,
+            other => return other,
+        }
+    }
+    write().await
+}
 
 /// 128 fresh random bits (S17).
 pub(crate) fn random_id() -> TaskId {

@@ -38,7 +38,8 @@ impl PollLimiter {
         bucket.tokens = refilled(bucket);
         bucket.at = now;
         if bucket.tokens < 1.0 {
-            return Err(Duration::from_secs_f64((1.0 - bucket.tokens) / per_second));
+            let wait = Duration::try_from_secs_f64((1.0 - bucket.tokens) / per_second);
+            return Err(wait.unwrap_or(Duration::MAX));
         }
         bucket.tokens -= 1.0;
         Ok(())

@@ -52,6 +52,7 @@ struct Journal {
     seq: u64,
     asked: HashSet<StepKey>,
     answers: BTreeMap<StepKey, Payload>,
+    withdrawn: HashSet<StepKey>,
     steps: BTreeMap<StepKey, Outcome>,
 }
 
@@ -258,14 +259,11 @@ impl Run {
         &self,
         questions: Vec<(InputKey, Question)>,
     ) -> Result<BTreeMap<InputKey, Payload>, AskError> {
-        for (key, question) in &questions {
-            if !self.0.asks.allows(question.kind()) {
-                return Err(AskError::Undeclared(question.kind()));
-            }
-            if !lock(&self.0.used_keys).insert(key.clone()) {
-                return Err(AskError::KeyUsed(key.to_string()));
-            }
+        if let Some((_, question)) = questions.iter().find(|(_, asked)| !self.0.asks.allows(asked.kind())) {
+            return Err(AskError::Undeclared(question.kind()));
         }
+        let own: Vec<_> = questions.iter().map(|(key, _)| key.clone()).collect();
+        self.use_keys(&own)?;
         let lease = self.become_task().await;
         if lease.recovery == Recovery::Fail && !lease.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -275,22 +273,29 @@ impl Run {
             );
         }
         self.refresh(&lease).await;
-        let new: Vec<_> = {
-            let journal = lock(&lease.journal);
-            questions.iter().filter(|(key, _)| !journal.asked.contains(&key.into())).cloned().collect()
-        };
+        let questions: Vec<_> =
+            questions.into_iter().map(|(key, question)| (current_key(&lease, &key), question)).collect();
+        let new: Vec<_> =
+            questions.iter().filter(|(key, _)| !Self::was_asked(&lease, key)).cloned().collect();
+        let keys = questions.into_iter().map(|(key, _)| key).collect();
+        // From before the write: dropped in the middle of it, the questions may be asked all the same.
+        let mut asking = Asking { run: self.clone(), lease: lease.clone(), keys, answered: false };
         if !new.is_empty() {
             if self.0.cancel.is_cancelled() {
+                asking.answered = true;
                 return Err(AskError::Cancelled);
             }
             // What the work last said comes with its question, so that nobody is asked beside an older message.
             let message = lease.message.borrow().clone().map(|message| Event::SetMessage(Some(message)));
             let asks = new.into_iter().map(|(key, question)| Event::Ask { key, question });
             let events = message.into_iter().chain(asks).collect();
-            self.commit(&lease, events).await.map_err(refused)?;
+            if let Err(illegal) = self.commit(&lease, events).await {
+                // All or none: nothing was asked, and nothing was used.
+                asking.answered = true;
+                lock(&self.0.used_keys).retain(|key| !own.contains(key));
+                return Err(refused(illegal));
+            }
         }
-        let keys: Vec<_> = questions.into_iter().map(|(key, _)| key).collect();
-        let mut asking = Asking { run: self.clone(), lease: lease.clone(), keys, answered: false };
         loop {
             // Registered before the look, so that an answer in between is not missed.
             let mut news = std::pin::pin!(self.0.news.notified());
@@ -298,7 +303,7 @@ impl Run {
             self.refresh(&lease).await;
             if let Some(answers) = asking.answers() {
                 asking.answered = true;
-                return Ok(answers);
+                return Ok(own.into_iter().zip(answers).collect());
             }
             if self.0.cancel.is_cancelled() {
                 asking.answered = true;
@@ -311,6 +316,21 @@ impl Run {
                 () = self.0.cancel.cancelled() => {}
             }
         }
+    }
+
+    /// Marks all of these keys as used by this attempt, or none.
+    fn use_keys(&self, keys: &[InputKey]) -> Result<(), AskError> {
+        let mut used = lock(&self.0.used_keys);
+        for (n, key) in keys.iter().enumerate() {
+            if !used.insert(key.clone()) {
+                let twice = key.to_string();
+                for key in &keys[..n] {
+                    used.remove(key);
+                }
+                return Err(AskError::KeyUsed(twice));
+            }
+        }
+        Ok(())
     }
 
     /// The lease, as soon as the call is a task.
@@ -344,6 +364,7 @@ impl Run {
                             (EntryKind::Answered, Some(key), Some(answer)) => {
                                 journal.answers.insert(key, answer);
                             }
+                            (EntryKind::Withdrawn, Some(key), _) => drop(journal.withdrawn.insert(key)),
                             (EntryKind::Step, Some(key), Some(body)) => {
                                 if let Ok(outcome) = body.decode() {
                                     journal.steps.insert(key, outcome);
@@ -420,8 +441,9 @@ struct Asking {
 }
 
 impl Asking {
-    fn answers(&self) -> Option<BTreeMap<InputKey, Payload>> {
-        self.keys.iter().map(|key| Some((key.clone(), Run::answer(&self.lease, key)?))).collect()
+    /// Every answer, in the order of the keys.
+    fn answers(&self) -> Option<Vec<Payload>> {
+        self.keys.iter().map(|key| Run::answer(&self.lease, key)).collect()
     }
 }
 
@@ -495,6 +517,17 @@ async fn write_messages(
         () = writing => {}
         () = unload.cancelled() => {}
     }
+}
+
+/// The key that a question is asked under by now: a later attempt may need what an earlier one withdrew, and a key is
+/// never used again (S18). Tools cannot use these further keys, because theirs do not begin so.
+fn current_key(lease: &Lease, own: &InputKey) -> InputKey {
+    let journal = lock(&lease.journal);
+    let further = (2..).map_while(|n: u32| InputKey::new(format!("outlast:{n}:{own}")).ok());
+    std::iter::once(own.clone())
+        .chain(further)
+        .find(|key| !journal.withdrawn.contains(&key.into()))
+        .unwrap_or_else(|| own.clone())
 }
 
 fn refused(illegal: Illegal) -> AskError {

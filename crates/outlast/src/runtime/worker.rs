@@ -42,7 +42,8 @@ impl Runtime {
         }
         loop {
             let (loaded, running) = self.loaded();
-            let room = (self.0.config.max_running.saturating_sub(running))
+            let beginning = lock(&self.0.beginning).len();
+            let room = (self.0.config.max_running.saturating_sub(running + beginning))
                 .min(self.0.config.max_loaded.saturating_sub(loaded));
             if room == 0 || self.0.draining.is_cancelled() {
                 return Ok(());
@@ -68,13 +69,14 @@ impl Runtime {
                 self.take_up(claimed, before).await;
             }
             if count < room {
+                self.0.backlog.store(false, std::sync::atomic::Ordering::Relaxed);
                 return Ok(());
             }
         }
     }
 
     /// Gives back what a claim leased to this worker without telling it: no code of it ran, and left alone it would be
-    /// taken for work that its process lost.
+    /// taken for work that its process lost. Work that began and was dropped looks the same, and is told apart.
     async fn give_back_undelivered(&self) -> Result<(), StoreError> {
         const PAGE: u32 = 200;
         for status in [Status::Working, Status::InputRequired] {
@@ -88,7 +90,8 @@ impl Runtime {
                     // and has no entry yet but a cancel.
                     let claimed = task.seq > 0 && !task.cancel_requested();
                     if ours && claimed && !lock(&self.0.loaded).contains_key(&task.id) {
-                        let give_back = vec![Event::Release { began: false }];
+                        let began = lock(&self.0.let_go).get(&task.id) == Some(&task.token);
+                        let give_back = vec![Event::Release { began }];
                         self.0.store.apply(task.id, By::Lease(task.token), give_back).await?;
                     }
                 }
@@ -98,6 +101,8 @@ impl Runtime {
                 }
             }
         }
+        // All of it is given back now.
+        lock(&self.0.let_go).clear();
         Ok(())
     }
 

@@ -104,11 +104,14 @@ impl<H: ServerHandler> ServerHandler for Attempt<H> {
         mut context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         context.ct = self.run.cancel().clone();
-        carry::restore(&self.carries, self.context.as_ref(), &mut context.extensions);
-        context.extensions.insert(TaskContext::of_run(self.run.clone()));
         let tool = request.name.clone();
+        let call = async {
+            carry::restore(&self.carries, self.context.as_ref(), &mut context.extensions);
+            context.extensions.insert(TaskContext::of_run(self.run.clone()));
+            self.handler.call_tool(request, context).await
+        };
         tokio::select! {
-            response = catching(&tool, self.handler.call_tool(request, context)) => match response? {
+            response = catching(&tool, call) => match response? {
                 CallToolResponse::Task(_) => {
                     Err(ErrorData::internal_error("the tool answered with a task of its own inside a task", None))
                 }
@@ -145,6 +148,10 @@ pub(crate) async fn catching<T>(
 
 fn ended(result: ServerResult) -> Ended {
     let whole = match serde_json::to_value(&result) {
+        // Whoever reads it back could not.
+        Ok(whole) if is_deeper(&whole, MAX_DEPTH) => {
+            return Ended::Error(TaskError::internal("the tool's result is nested too deeply to be kept"));
+        }
         Ok(whole) => Payload::from_value(&whole),
         Err(error) => return Ended::Error(TaskError::internal(error.to_string())),
     };
@@ -157,6 +164,18 @@ fn ended(result: ServerResult) -> Ended {
         Ok(questions) => Ended::InputRequired { questions, state: asked.request_state, whole },
         Err(error) => Ended::Error(wire::task_error(&error.into())),
     }
+}
+
+/// How deeply a result may be nested: as deeply as JSON is read, less what is wrapped around it.
+const MAX_DEPTH: usize = 120;
+
+fn is_deeper(value: &Value, than: usize) -> bool {
+    let mut children: Box<dyn Iterator<Item = &Value>> = match value {
+        Value::Array(items) => Box::new(items.iter()),
+        Value::Object(object) => Box::new(object.values()),
+        _ => return false,
+    };
+    than == 0 || children.any(|child| is_deeper(child, than - 1))
 }
 
 /// The stored request as a message, carried on by a round's answers.

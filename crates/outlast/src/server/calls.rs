@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use outlast_core::{Applied, By, Call, Created, Event, IdempotencyKey, NewTask, Payload, Task, ToolVersion};
+use outlast_core::{Applied, By, Call, Created, Event, IdempotencyKey, NewTask, Payload, Task};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
@@ -76,13 +76,13 @@ impl<H: ServerHandler> TaskServer<H> {
         let new = self.new_task(&request, &context, capabilities)?;
         let patience = match start {
             Start::Now => return self.call_now(new).await,
-            Start::After(patience) if new.idempotency.is_some() => {
-                return self.call_keyed(new, patience, always_task, context.ct).await;
-            }
             Start::After(patience) => patience,
-            // A round that only asks leaves nothing to repeat, so a key counts from the round that makes the task.
             Start::AfterInput => INPUT_PATIENCE,
         };
+        // Also of a tool that asks first: what it asks then goes through the task (S16).
+        if new.idempotency.is_some() {
+            return self.call_keyed(new, patience, always_task, context.ct).await;
+        }
         let run = Run::inline(new.spec.asks).with_caller(context.peer.clone());
         let caller_left = context.ct.clone();
         match self.0.runtime.begin_inline(new, patience, always_task, run, caller_left).await {
@@ -156,7 +156,6 @@ impl<H: ServerHandler> TaskServer<H> {
         let policy = self.policy(name);
         let mut spec = policy.spec(name, self.tool(name).as_ref(), &config.task);
         spec.asks = gate::asks(capabilities);
-        self.0.runtime.serve(ToolVersion::new(name, &*spec.version));
         let owner = self.owner(&context.extensions);
         let call = Call {
             params: stored_params(request, context)?,
@@ -220,7 +219,7 @@ fn inline_response(ended: Ended) -> Result<CallToolResponse, ErrorData> {
             Ok(whole.decode::<InputRequiredResult>().map_err(unreadable)?.into())
         }
         Ended::Error(error) => Err(wire::error_data(&error)),
-        Ended::Cancelled => Err(ErrorData::internal_error("the call was cancelled", None)),
+        Ended::Cancelled | Ended::Dropped => Err(ErrorData::internal_error("the call was cancelled", None)),
     }
 }
 

@@ -6,7 +6,7 @@ use outlast_core::{InputKey, Question};
 use rmcp::{
     ErrorData, Peer, RoleServer,
     handler::server::{common::FromContextPart, tool::ToolCallContext},
-    model::{ElicitationSchema, ErrorCode, ProgressNotificationParam, ProgressToken},
+    model::{ElicitationSchema, ErrorCode, InputRequest, ProgressNotificationParam, ProgressToken},
     service::RequestContext,
 };
 use schemars::JsonSchema;
@@ -261,8 +261,10 @@ pub(crate) fn question(
         InputKey::new(&*key).map_err(|_| unfit("a key is 1 to 256 bytes without control characters"))?;
     let request =
         serde_json::to_value(request).map_err(|_| unfit("its request cannot be written as JSON"))?;
-    let question = Question::new(&request)
-        .ok_or_else(|| unfit("its request is no elicitation, sampling or roots request"))?;
+    let unlike = || unfit("its request is no elicitation, sampling or roots request");
+    let question = Question::new(&request).ok_or_else(unlike)?;
+    // As `tasks/get` will have to read it.
+    question.request().decode::<InputRequest>().map_err(|_| unlike())?;
     Ok((input_key, question))
 }
 

@@ -45,7 +45,7 @@ macro_rules! pass_on {
             request: $params,
             context: RequestContext<RoleServer>,
         ) -> Result<$result, ErrorData> {
-            catching(stringify!($method), self.0.handler.$method(request, context)).await
+            catching(stringify!($method), async { self.0.handler.$method(request, context).await }).await
         }
     )*};
 }
@@ -97,7 +97,7 @@ impl<H: ServerHandler> ServerHandler for TaskServer<H> {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        self.handle_call(request, context).await
+        catching("call_tool", self.handle_call(request, context)).await
     }
 
     async fn get_task(
@@ -105,7 +105,7 @@ impl<H: ServerHandler> ServerHandler for TaskServer<H> {
         request: GetTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
-        self.handle_get(request, context).await
+        catching("get_task", self.handle_get(request, context)).await
     }
 
     async fn update_task(
@@ -113,7 +113,7 @@ impl<H: ServerHandler> ServerHandler for TaskServer<H> {
         request: UpdateTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.handle_update(request, context).await
+        catching("update_task", self.handle_update(request, context)).await
     }
 
     async fn cancel_task(
@@ -121,7 +121,7 @@ impl<H: ServerHandler> ServerHandler for TaskServer<H> {
         request: CancelTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.handle_cancel(request, context).await
+        catching("cancel_task", self.handle_cancel(request, context)).await
     }
 
     async fn on_custom_request(

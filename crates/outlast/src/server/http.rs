@@ -28,7 +28,7 @@ use axum::{Router, body::Body, serve::ListenerExt};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use rmcp::{
@@ -200,6 +200,7 @@ where
         Box::pin(self.in_flight.track_future(async move {
             let retry = RetryAfter::default();
             request.extensions_mut().insert(retry.clone());
+            let http1 = request.version() <= Version::HTTP_11;
             let read = Arc::new(AtomicBool::new(request.body().is_end_stream()));
             request = request.map(|body| Body::new(Watched { body, read: read.clone() }));
             if lacks_task_name(&request) {
@@ -216,7 +217,7 @@ where
                     response.headers_mut().insert(header::RETRY_AFTER, seconds);
                 }
             }
-            if !read.load(Ordering::Relaxed) {
+            if http1 && !read.load(Ordering::Relaxed) {
                 // Refused before its body was read, so the connection cannot be used again; the client is told.
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that is surprised should stop")]
 
+mod adversary;
 mod auth;
 mod calls;
 mod cancel;

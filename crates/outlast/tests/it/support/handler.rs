@@ -47,6 +47,14 @@ const TOOLS: &[(&str, bool, &str)] = &[
     ("claims", true, "says whose claims it sees"),
     ("talks", true, "says what it does, and waits at a gate"),
     ("big", true, "returns as many bytes as it is told to"),
+    ("hasty", true, "asks, and drops its question before it is written"),
+    ("fickle", true, "drops a question on its first run and needs its answer on the second"),
+    ("falls_back", true, "asks two things at once, and one of them alone where that is refused"),
+    ("bad_sample", true, "asks the client's model with parameters that are none"),
+    ("asks_peer", true, "asks its caller in the way of older protocols"),
+    ("chatty", true, "reports progress a thousand times in the way of tools that know no tasks"),
+    ("two_gates", true, "waits at two gates, one after the other"),
+    ("deep", true, "returns deeply nested structured content"),
 ];
 
 impl ServerHandler for Handler {
@@ -141,6 +149,63 @@ impl ServerHandler for Handler {
                 }
                 self.gates.wait(gate).await;
                 Ok(text("said enough"))
+            }
+            "chatty" => {
+                let token = context.meta.get_progress_token().expect("the caller gave one");
+                for n in 0..1_000 {
+                    let progress = rmcp::model::ProgressNotificationParam::new(token.clone(), f64::from(n));
+                    let _ = context.peer.notify_progress(progress).await;
+                }
+                Ok(text("said enough"))
+            }
+            "two_gates" => {
+                self.gates.wait(gate).await;
+                self.gates.wait("after").await;
+                Ok(text("through"))
+            }
+            "hasty" => {
+                tokio::select! {
+                    biased;
+                    _ = task.ask([("dropped", form("Nobody waits for this"))]) => {}
+                    () = std::future::ready(()) => {}
+                }
+                self.gates.wait(gate).await;
+                Ok(text("did without"))
+            }
+            "fickle" => {
+                if self.gates.count("first") == 0 {
+                    let asking = task.ask([("q", form("Q?"))]);
+                    tokio::select! {
+                        _ = asking => {}
+                        () = self.gates.wait("first") => {}
+                    }
+                    self.gates.wait("crash").await;
+                }
+                self.gates.wait("second").await;
+                Ok(text(&format!("{:?}", task.ask([("q", form("Q?"))]).await?)))
+            }
+            "falls_back" => {
+                let sample = json!({"method": "sampling/createMessage", "params": {
+                    "messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}], "maxTokens": 5}});
+                match task.ask([("form", form("Form?")), ("model", sample)]).await {
+                    Ok(_) => Ok(text("both")),
+                    Err(_) => {
+                        Ok(text(&task.ask([("form", form("Form?"))]).await?["form"]["action"].to_string()))
+                    }
+                }
+            }
+            "bad_sample" => match task.sample("model", json!({})).await {
+                Ok(_) => Ok(text("answered")),
+                Err(error) => Ok(text(&format!("without: {error}"))),
+            },
+            "asks_peer" => {
+                #[allow(deprecated)]
+                let roots = context.peer.list_roots().await;
+                Ok(text(&format!("{}", roots.is_ok())))
+            }
+            "deep" => {
+                let nested = (0..200).fold(json!("bottom"), |inner, _| json!({ "in": inner }));
+                Ok(CallToolResult::structured(nested).into())
             }
             "big" => Ok(text(&"x".repeat(arguments["bytes"].as_u64().unwrap_or(0) as usize))),
             other => Err(ErrorData::invalid_params(format!("there is no tool '{other}'"), None)),

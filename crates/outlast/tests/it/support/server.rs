@@ -137,14 +137,44 @@ impl TestServer {
         }
     }
 
+    /// Drops the server without a word, as the end of its process does, and starts it again on the same file.
+    pub(crate) async fn crash(self) -> Self {
+        self.serving.abort();
+        let _ = self.serving.await;
+        let (data, clock) = (self.data.clone(), self.clock.clone());
+        drop((self.server, self.store, self.stop));
+        let file = Self::file(&data);
+        // The connections that the old server still holds end one by one.
+        let store = loop {
+            match SqliteStore::open_with(&file, Options::default().clock(clock.clone())) {
+                Ok(store) => break store,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        };
+        Self::open(data, clock, Gates::default(), Some(Arc::new(store)), &|builder| builder).await
+    }
+
     /// Ends the server as a clean stop does, and starts it again on the same file.
-    pub(crate) async fn restart(mut self) -> Self {
+    pub(crate) async fn restart(self) -> Self {
+        self.restart_with(|builder| builder).await
+    }
+
+    /// Stops as on a signal, and waits until the server has ended.
+    pub(crate) async fn stop(mut self) {
+        drop(self.stop.take());
+        (&mut self.serving).await.unwrap();
+    }
+
+    pub(crate) async fn restart_with(
+        mut self,
+        customise: impl Fn(TaskServerBuilder<Handler>) -> TaskServerBuilder<Handler> + Send + Sync + 'static,
+    ) -> Self {
         drop(self.stop.take());
         self.serving.await.unwrap();
         let (data, clock) = (self.data.clone(), self.clock.clone());
         // The file's lock is free once every handle on the store is gone.
         drop((self.server, self.store));
-        Self::open(data, clock, Gates::default(), None, &|builder| builder).await
+        Self::open(data, clock, Gates::default(), None, &customise).await
     }
 }
 
