@@ -44,7 +44,7 @@ async fn c06_a_cancel_is_acknowledged_while_the_tool_holds_its_thread() {
 async fn c09_a_cancel_and_a_completion_at_the_same_instant_leave_one_final_state() {
     let server = TestServer::start().await;
     server.gates.open("heard");
-    for round in 0..100 {
+    for round in 0..1_000 {
         let gate = format!("g{round}");
         let id = server.client.task("gated", json!({"gate": gate})).await;
         server.gates.reached(&gate, 1).await;
