@@ -1,6 +1,9 @@
 //! What can go wrong: opening a file, which a person at the machine reads about, and running a statement.
 
-use std::{fmt, io, path::PathBuf};
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+};
 
 use outlast_core::{StoreError, Timestamp};
 use rusqlite::ErrorCode;
@@ -18,6 +21,18 @@ pub enum OpenError {
     /// The file is an SQLite database of some other program.
     #[error("{} is an SQLite database of another program; give the path of a store, or of a file that does not exist yet", path.display())]
     Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There is a folder where the file is to be.
+    #[error("{} is a folder; give the path of a file", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// This user may not write there.
+    #[error("this user may not write {}, or not its folder, which the store writes in too", path.display())]
+    NotWritable {
         /// The file.
         path: PathBuf,
     },
@@ -62,7 +77,7 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: rusqlite::Error,
+        source: SqliteError,
     },
     /// The file was opened, and the leases of the process before could not be ended.
     #[error("cannot take over the work in {}", path.display())]
@@ -73,6 +88,56 @@ pub enum OpenError {
         source: StoreError,
     },
 }
+
+impl OpenError {
+    /// What a refusal of SQLite's means for a person who named the file `path`. Nothing is opened to find out: closing it
+    /// again would free the locks that this process may have on it.
+    pub(crate) fn of(path: &Path, error: rusqlite::Error) -> Self {
+        let path = path.to_owned();
+        match error.sqlite_error_code() {
+            Some(ErrorCode::NotADatabase) => Self::NotADatabase { path },
+            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => Self::NotWritable { path },
+            Some(ErrorCode::CannotOpen) => Self::nowhere(path),
+            _ => Self::Sqlite { path, source: error.into() },
+        }
+    }
+
+    /// Why there can be no file at `path`.
+    fn nowhere(path: PathBuf) -> Self {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        match (path.metadata(), folder.metadata()) {
+            (Ok(found), _) if found.is_dir() => Self::Folder { path },
+            (Err(_), Err(source)) => Self::Io { path, source },
+            (Err(_), Ok(folder)) if !folder.is_dir() => {
+                Self::Io { path, source: io::ErrorKind::NotADirectory.into() }
+            }
+            _ => Self::NotWritable { path },
+        }
+    }
+}
+
+/// What SQLite said, once: `rusqlite` says it again as the source of its error.
+#[derive(Debug)]
+pub struct SqliteError(rusqlite::Error);
+
+impl From<rusqlite::Error> for SqliteError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self(error)
+    }
+}
+
+impl fmt::Display for SqliteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            rusqlite::Error::SqliteFailure(error, Some(message)) => {
+                write!(f, "{message} (SQLite's code {})", error.extended_code)
+            }
+            other => other.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for SqliteError {}
 
 /// Who holds the runtime lock of a file, as far as it says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -99,7 +164,7 @@ impl fmt::Display for Holder {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error(transparent)]
-    Sql(#[from] rusqlite::Error),
+    Sql(SqliteError),
     #[error("a row could not be read as a task")]
     Row(#[from] serde_json::Error),
     #[error("an operation panicked")]
@@ -108,9 +173,15 @@ pub(crate) enum Failure {
     Skipped,
 }
 
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sql(error.into())
+    }
+}
+
 impl From<rusqlite::types::FromSqlError> for Failure {
     fn from(error: rusqlite::types::FromSqlError) -> Self {
-        Self::Sql(error.into())
+        rusqlite::Error::from(error).into()
     }
 }
 
@@ -122,7 +193,7 @@ pub(crate) fn is_busy(code: Option<ErrorCode>) -> bool {
 impl Failure {
     fn code(&self) -> Option<ErrorCode> {
         match self {
-            Self::Sql(error) => error.sqlite_error_code(),
+            Self::Sql(SqliteError(error)) => error.sqlite_error_code(),
             _ => None,
         }
     }
@@ -131,7 +202,7 @@ impl Failure {
     pub(crate) fn is_full(&self) -> bool {
         // The log's index is a file as well, and SQLite has no other word for its not growing.
         let extended = match self {
-            Self::Sql(error) => error.sqlite_error().map(|error| error.extended_code),
+            Self::Sql(SqliteError(error)) => error.sqlite_error().map(|error| error.extended_code),
             _ => None,
         };
         self.code() == Some(ErrorCode::DiskFull) || extended == Some(rusqlite::ffi::SQLITE_IOERR_SHMSIZE)
@@ -153,5 +224,43 @@ impl Failure {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => StoreError::fatal(self),
             _ => StoreError::unavailable(self),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use rusqlite::ffi;
+
+    use super::*;
+
+    fn refused(extended_code: i32, message: &str) -> rusqlite::Error {
+        rusqlite::Error::SqliteFailure(ffi::Error::new(extended_code), Some(message.to_owned()))
+    }
+
+    #[test]
+    fn a_place_that_may_not_be_written_is_said_in_words() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.db");
+        for code in
+            [ffi::SQLITE_READONLY, ffi::SQLITE_READONLY_DIRECTORY, ffi::SQLITE_PERM, ffi::SQLITE_CANTOPEN]
+        {
+            let error = OpenError::of(&path, refused(code, "raw words"));
+            let expected = format!("this user may not write {}, or not its folder", path.display());
+            assert!(error.to_string().starts_with(&expected), "{error}");
+            assert!(error.source().is_none(), "and nothing else");
+        }
+    }
+
+    #[test]
+    fn what_sqlite_said_is_said_once() {
+        let failed = || refused(ffi::SQLITE_IOERR_READ, "disk I/O error");
+        let error = OpenError::of(Path::new("tasks.db"), failed());
+        assert_eq!(error.to_string(), "cannot open tasks.db");
+        let source = error.source().unwrap();
+        assert_eq!(source.to_string(), "disk I/O error (SQLite's code 266)");
+        assert!(source.source().is_none());
+        assert!(Failure::from(failed()).source().is_none());
     }
 }

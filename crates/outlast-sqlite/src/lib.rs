@@ -53,6 +53,6 @@ mod tests;
 mod writer;
 
 pub use clock::SystemClock;
-pub use error::{Holder, OpenError};
+pub use error::{Holder, OpenError, SqliteError};
 pub use options::{Options, Role};
 pub use store::SqliteStore;

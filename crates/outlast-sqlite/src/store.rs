@@ -23,7 +23,7 @@ use crate::{
     batch::Batch,
     error::Failure,
     job::{Guarded, Operation, told, weight},
-    open,
+    open::{self, Opened},
     queue::{Lane, Queue},
     read::{self, Readers},
     shared::Shared,
@@ -71,8 +71,8 @@ impl SqliteStore {
     /// When the file cannot be used as a store, or another process is its runtime and this one is to be it.
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
         let named = path.as_ref();
-        let sql = |source| OpenError::Sqlite { path: named.to_owned(), source };
-        let (connection, path) = open::open(named, options.busy_timeout)?;
+        let sql = |error| OpenError::of(named, error);
+        let Opened { connection, path, had_log } = open::open(named, options.busy_timeout)?;
         let shared = Arc::new(Shared {
             queue: Arc::new(Queue::new(options.limits)),
             hints: HintSender::new(HINTS),
@@ -84,11 +84,15 @@ impl SqliteStore {
         let role = options.role;
         let mut writer = Writer::new(shared.clone(), options, path, connection).map_err(sql)?;
         if role != Role::Front {
-            let taken = writer
-                .take_over()
-                .map_err(|source| OpenError::TakeOver { path: named.to_owned(), source })?;
-            if let (Err(holder), Role::Runtime) = (taken, role) {
-                return Err(OpenError::Held { path: named.to_owned(), holder });
+            match writer.take_over() {
+                Ok(Err(holder)) if role == Role::Runtime => {
+                    return Err(OpenError::Held { path: named.to_owned(), holder });
+                }
+                Ok(_) => {}
+                Err(source) => {
+                    writer.abandon(had_log);
+                    return Err(OpenError::TakeOver { path: named.to_owned(), source });
+                }
             }
         }
         let (end, ended) = oneshot::channel();

@@ -96,7 +96,7 @@ impl Writer {
             outage: false,
             last_commit: None,
             last_served: 0,
-            seen_change: last_change(&connection)?,
+            seen_change: open::last_change(&connection)?,
             seen_version: data_version(&connection)?,
         };
         writer.adopt(connection)?;
@@ -119,6 +119,16 @@ impl Writer {
             self.runtime = voided < VOIDED;
         }
         Ok(Ok(()))
+    }
+
+    /// After a take-over that failed: leaves nothing beside the file that was not there before.
+    pub(crate) fn abandon(mut self, had_log: bool) {
+        if !had_log {
+            self.close();
+        }
+        if let Some(lock) = self.lock.take() {
+            lock.abandon();
+        }
     }
 
     /// Writes until the queue is closed and empty.
@@ -429,10 +439,6 @@ impl Drop for FailOnExit {
 /// Differs from its last value after another connection wrote.
 fn data_version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))
-}
-
-fn last_change(connection: &Connection) -> rusqlite::Result<i64> {
-    connection.prepare_cached("SELECT coalesce(max(change), 0) FROM changes")?.query_row([], |row| row.get(0))
 }
 
 /// What followers are to be told about the changes after `seen`, and the last of them.

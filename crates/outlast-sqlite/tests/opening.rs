@@ -75,7 +75,7 @@ fn a_file_of_a_newer_version_is_refused_naming_both_and_left_as_it_is() {
     drop(SqliteStore::open(&path).unwrap());
     Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
     fs::remove_file(path.with_extension("db.lock")).unwrap();
-    let before = fs::read(&path).unwrap();
+    let before = contents(&path);
     let error = refusal(&path);
     assert!(matches!(error, OpenError::Newer { found: 99, known: 1, .. }), "{error:?}");
     assert_eq!(
@@ -85,8 +85,66 @@ fn a_file_of_a_newer_version_is_refused_naming_both_and_left_as_it_is() {
             path.display()
         )
     );
-    assert_eq!(fs::read(&path).unwrap(), before);
-    assert!(!path.with_extension("db.lock").exists());
+    assert!(contents(&path) == before, "nothing was made beside it");
+    let front = SqliteStore::open_with(&path, Options::default().role(Role::Front));
+    assert!(matches!(front.err(), Some(OpenError::Newer { .. })));
+    assert!(contents(&path) == before);
+}
+
+/// A store with a task that a worker holds, all of it in its file, and nothing beside that.
+fn in_one_file(path: &Path) -> Vec<u8> {
+    let store = SqliteStore::open(path).unwrap();
+    block_on(store.create_leased(new_task(), "worker"));
+    drop(store);
+    fs::remove_file(path.with_extension("db.lock")).unwrap();
+    fs::read(path).unwrap()
+}
+
+const PAGE: usize = 4_096;
+
+#[test]
+fn a_file_that_was_cut_off_is_refused_and_left_as_it_is() {
+    let (_directory, path) = fresh();
+    let whole = in_one_file(&path);
+    for kept in [600, whole.len() / 2, whole.len() - PAGE] {
+        fs::write(&path, &whole[..kept]).unwrap();
+        let before = contents(&path);
+        let error = refusal(&path);
+        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+        assert!(contents(&path) == before, "{kept} bytes of it");
+    }
+}
+
+#[test]
+fn a_damaged_file_that_is_refused_is_left_as_it_is() {
+    let (_directory, path) = fresh();
+    let whole = in_one_file(&path);
+    let mut refused = Vec::new();
+    for page in 0..whole.len() / PAGE {
+        let mut damaged = whole.clone();
+        // The header says whose file it is, and stays.
+        let header = if page == 0 { 100 } else { 0 };
+        damaged[page * PAGE..][..PAGE][header..].fill(0xa5);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("damaged.db");
+        fs::write(&path, damaged).unwrap();
+        let before = contents(&path);
+        if let Err(error) = SqliteStore::open(&path) {
+            assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+            assert!(contents(&path) == before, "page {page}: {error:?}");
+            refused.push(page);
+        }
+    }
+    assert!(refused.len() > 5, "only damage in {refused:?} was found");
+}
+
+#[test]
+fn a_folder_is_said_to_be_one() {
+    let (directory, _) = fresh();
+    let error = refusal(directory.path());
+    assert!(matches!(error, OpenError::Folder { .. }), "{error:?}");
+    let expected = format!("{} is a folder; give the path of a file", directory.path().display());
+    assert_eq!(error.to_string(), expected);
 }
 
 #[test]

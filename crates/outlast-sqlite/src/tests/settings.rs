@@ -17,7 +17,7 @@ fn every_connection_syncs_in_full_and_leaves_checkpoints_to_the_writer() {
     let first = rig.path.with_file_name("other.db");
     let timeout = Duration::from_secs(5);
     for connection in [
-        open::open(&first, timeout).unwrap().0,
+        open::open(&first, timeout).unwrap().connection,
         open::reopen(&rig.path, timeout).unwrap(),
         open::reader(&rig.path, timeout).unwrap(),
     ] {
