@@ -92,7 +92,7 @@ async fn run(
         }
     }
     let router = http::router(&server, &options);
-    let served = http::serve_router(listener, router, server, options.cancel, shutdown).await;
+    let served = http::serve_router(listener, router, server, &options, shutdown).await;
     store.close().await;
     Ok(served?)
 }
