@@ -5,7 +5,7 @@
 mod support;
 
 use serde_json::{Value, json};
-use support::{Caller, Http, Pipes, Place, run, text};
+use support::{Caller, Http, Pipes, Place, run, text, works};
 
 const FILES: &[(&str, &str)] = &[("a.txt", "abc"), ("b.txt", ""), ("c.txt", "hello\n")];
 
@@ -204,6 +204,74 @@ fn a_question_and_a_result_outlast_the_death_of_the_server() {
     assert_eq!(written["title"], "Later");
 }
 
+/// The server dies between the writing and the result, and meanwhile the folder changes.
+#[test]
+fn a_report_that_a_killed_server_wrote_is_known_again() {
+    let place = Place::new(FILES);
+    let path = place.path();
+    let mut caller = Http::start(&place);
+    let id = caller.start("make_report", json!({"folder": "files", "file": "report.md"}));
+    caller.until_status(&id, "input_required");
+    caller.server.kill();
+    works(&path, &["tasks", "answer", &id, "title", "--accept", "title=Once"]);
+    works(&path, &["tasks", "answer", &id, "format", "--accept", "format=markdown"]);
+    let store = ["outlast.db", "outlast.db-wal"].map(|name| path.join(name));
+    let answered = store.each_ref().map(|file| std::fs::read(file).unwrap());
+
+    let mut caller = Http::start(&place);
+    let first = caller.until_status(&id, "completed");
+    caller.server.kill();
+    let report = std::fs::read(path.join("report.md")).unwrap();
+
+    std::fs::remove_file(path.join("outlast.db-shm")).unwrap();
+    store.iter().zip(answered).for_each(|(file, bytes)| std::fs::write(file, bytes).unwrap());
+    std::fs::write(path.join("files/d.txt"), "new").unwrap();
+    let mut caller = Http::start(&place);
+    let again = caller.until_status(&id, "completed");
+    assert_eq!(again["result"], first["result"], "and no error: {first}");
+    assert_eq!(first["result"]["structuredContent"]["files"], 3);
+    assert!(std::fs::read(path.join("report.md")).unwrap() == report);
+}
+
+#[test]
+fn nobody_is_asked_about_a_report_that_cannot_be_written() {
+    let place = Place::new(FILES);
+    let mut caller = Http::start(&place);
+    std::fs::write(place.path().join("mine.md"), "mine").unwrap();
+    for (file, said) in [
+        ("nowhere/report.md", "cannot write nowhere/report.md: there is no such folder"),
+        ("mine.md", "mine.md exists already and is left as it is"),
+    ] {
+        let id = caller.start("make_report", json!({"folder": "files", "file": file}));
+        assert_eq!(error_of(&caller.until_status(&id, "completed")), said);
+    }
+}
+
+#[test]
+fn an_error_names_no_path_that_its_caller_did_not() {
+    let place = Place::new(FILES);
+    let mut caller = Http::start(&place);
+    for (tool, arguments) in [
+        ("hash_folder", json!({"path": "nowhere"})),
+        ("hash_folder", json!({"path": "files/a.txt"})),
+        ("make_report", json!({"folder": "nowhere", "file": "report.md"})),
+        ("make_report", json!({"folder": "files", "file": "outlast.db"})),
+        ("make_report", json!({"folder": "files", "file": "files"})),
+        ("delete_files", json!({"folder": "files", "names": ["a.txt"]})),
+        ("delete_files", json!({"folder": "nowhere", "names": ["a.txt"]})),
+    ] {
+        let id = caller.start(tool, arguments);
+        let said = error_of(&caller.until_status(&id, "completed"));
+        assert!(!said.contains(place.path().to_str().unwrap()), "{said}");
+    }
+}
+
+/// What a tool error says.
+fn error_of(task: &Value) -> String {
+    assert_eq!(task["result"]["isError"], true, "{task}");
+    task["result"]["content"][0]["text"].as_str().unwrap().to_owned()
+}
+
 #[test]
 fn a_caller_without_tasks_is_served_at_once() {
     let place = Place::new(FILES);
@@ -284,12 +352,21 @@ fn a_server_that_cannot_be_says_why() {
         assert_eq!(output.status.code(), Some(code), "{args:?}");
         text(&output.stderr)
     };
+    let second = refused(&["demo", "--listen", "127.0.0.1:0"], 1);
     assert!(
-        refused(&["demo", "--listen", "127.0.0.1:0"], 1).contains("the runtime lock"),
-        "one runtime for a file"
+        second
+            .starts_with(&format!("outlast: outlast.db is served by process {} since ", caller.server.id()))
+            && second.contains("name another file with --db"),
+        "one runtime for a file: {second}"
     );
     assert!(refused(&["demo", "--listen", &caller.address], 1).contains("cannot listen on"));
     assert!(refused(&["demo", "--listen", "0.0.0.0:0"], 1).contains("--allow-host"));
-    assert!(refused(&["demo", "--listen", "127.0.0.1:0", "--db", "files"], 1).contains("files"));
+    for way in [&["--listen", "127.0.0.1:0"][..], &["--stdio"]] {
+        let said = refused(&[&["demo", "--db", "files"], way].concat(), 1);
+        assert_eq!(said.lines().last(), Some("outlast: files is a folder; give the path of a file"));
+    }
+    assert!(
+        refused(&["demo", "--listen", "127.0.0.1:0", "--allow-host", ""], 2).contains("a host is a name")
+    );
     assert!(refused(&["demo", "--stdio", "--listen", "127.0.0.1:0"], 2).contains("cannot be used with"));
 }

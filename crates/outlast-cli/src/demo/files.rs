@@ -23,6 +23,30 @@ pub(super) struct Hashed {
     pub(super) sha256: String,
 }
 
+/// A file that nothing was done with.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Skipped {
+    /// The file.
+    pub(super) name: String,
+    /// Why.
+    pub(super) reason: String,
+}
+
+/// A folder whose files were hashed.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Folder {
+    /// The folder.
+    pub(super) folder: PathBuf,
+    /// Its files, by name.
+    pub(super) files: Vec<Hashed>,
+    /// Files that were not read.
+    pub(super) skipped: Vec<Skipped>,
+    /// The size of all that were.
+    pub(super) total_bytes: u64,
+    /// The SHA-256 of the lines that `sha256sum` prints for these files.
+    pub(super) sha256: String,
+}
+
 /// The most files and folders that one call lists, so that its result stays one that a caller can read.
 pub(super) const MOST: usize = 10_000;
 
@@ -88,6 +112,11 @@ pub(super) fn hash_listing(files: &[Hashed]) -> String {
     hex(&hasher.finalize())
 }
 
+/// The SHA-256 of `bytes`, in hex.
+pub(super) fn hex_digest(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut hex, byte| {
         let _ = write!(hex, "{byte:02x}");
@@ -115,7 +144,11 @@ pub(super) fn check_real_folder(folder: &Path) -> Result<(), String> {
         .canonicalize()
         .map_err(|error| format!("cannot use the folder {}: {error}", folder.display()))?;
     if real != folder {
-        return Err(format!("name the folder by its whole real path, which is {}", real.display()));
+        // Which one that is might be more than the caller knows.
+        return Err(format!(
+            "{} is not the folder's whole real path, as hash_folder gives it; name the folder by that",
+            folder.display()
+        ));
     }
     if !real.is_dir() {
         return Err(format!("{} is not a folder", real.display()));
@@ -139,27 +172,6 @@ pub(super) fn delete(folder: &Path, name: &str) -> Result<(), String> {
     }
     // Removes the name in this folder, and never what a link points to.
     fs::remove_file(&file).map_err(|error| error.to_string())
-}
-
-/// Writes a new file, whole or not at all. A file that is there stays as it is; when it is the same already, as after a
-/// crash that came between the writing and the result, that counts as written.
-///
-/// # Errors
-/// A sentence for the caller.
-pub(super) fn write_new(file: &Path, contents: &str) -> Result<(), String> {
-    let failed = |error: io::Error| format!("cannot write {}: {error}", file.display());
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut new = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-    io::Write::write_all(&mut new, contents.as_bytes()).map_err(failed)?;
-    new.as_file().sync_all().map_err(failed)?;
-    match new.persist_noclobber(file) {
-        Ok(_) => Ok(()),
-        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => match fs::read(file) {
-            Ok(there) if there == contents.as_bytes() => Ok(()),
-            _ => Err(format!("{} exists already and is left as it is", file.display())),
-        },
-        Err(error) => Err(failed(error.error)),
-    }
 }
 
 #[cfg(test)]
@@ -237,19 +249,10 @@ mod tests {
         std::os::unix::fs::symlink(real.join("a.txt"), real.join("link")).unwrap();
         std::os::unix::fs::symlink(real.join("deep"), real.join("other")).unwrap();
         assert_eq!(delete(&real, "link"), Err("it is not a regular file".to_owned()));
-        assert!(delete(&real.join("other"), "b.txt").unwrap_err().contains("its whole real path"));
+        assert!(
+            delete(&real.join("other"), "b.txt").unwrap_err().contains("not the folder's whole real path")
+        );
         assert!(real.join("a.txt").exists() && real.join("deep/b.txt").exists());
         assert_eq!(list(&real, true).unwrap(), [real.join("a.txt"), real.join("deep/b.txt")]);
-    }
-
-    #[test]
-    fn a_file_that_is_there_is_never_written_over() {
-        let folder = folder_with(&[("mine.md", "mine")]);
-        let (mine, new) = (folder.path().join("mine.md"), folder.path().join("new.md"));
-        assert!(write_new(&mine, "report").unwrap_err().contains("exists already"));
-        assert_eq!(fs::read_to_string(&mine).unwrap(), "mine");
-        assert_eq!(write_new(&new, "report"), Ok(()));
-        assert_eq!(write_new(&new, "report"), Ok(()), "the same again is the same");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing else is left behind");
     }
 }

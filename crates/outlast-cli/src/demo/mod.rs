@@ -3,17 +3,19 @@
 mod banner;
 mod files;
 mod own;
+mod report;
 mod tools;
 
 use std::{
     io::{self, Write},
+    net::Ipv6Addr,
     path::PathBuf,
     time::Duration,
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use outlast::{Config, TaskServer, TaskTool, http};
-use outlast_sqlite::{Options, Role, SqliteStore};
+use outlast_sqlite::{OpenError, Options, Role, SqliteStore};
 use tokio::net::TcpListener;
 
 use self::{own::OwnFiles, tools::DemoTools};
@@ -41,7 +43,7 @@ pub(crate) struct Args {
     stdio: bool,
     /// Serve requests to this host name too; needed to listen where other machines can call. There is no password:
     /// whoever can call may read and delete the files that this user may
-    #[arg(long, value_name = "NAME", conflicts_with = "stdio")]
+    #[arg(long, value_name = "NAME", value_parser = host, conflicts_with = "stdio")]
     allow_host: Vec<String>,
 }
 
@@ -67,11 +69,38 @@ pub(crate) async fn main(args: Args) -> anyhow::Result<()> {
             to do that all the same, name the host that they call with --allow-host"
         ),
     };
-    let store = SqliteStore::open(&args.db)?;
+    let store = SqliteStore::open(&args.db).map_err(explained)?;
     let mut stdout = io::stdout();
     stdout.write_all(banner::banner(&url, &args.db).as_bytes())?;
     stdout.flush()?;
     run(listener, store, OwnFiles::new(&args.db)?, &args.allow_host, stop).await
+}
+
+/// A host as it stands in an address: a name, or an IP address.
+fn host(text: &str) -> Result<String, String> {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    if let Ok(address) = bare.parse::<Ipv6Addr>() {
+        return Ok(format!("[{address}]"));
+    }
+    let is_label = |label: &str| {
+        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    if text.len() <= 253 && text.split('.').all(is_label) {
+        Ok(text.to_owned())
+    } else {
+        Err("a host is a name such as mcp.example.com or an IP address, without a port".to_owned())
+    }
+}
+
+/// A refusal, with what the one at the command line can do about it.
+fn explained(refusal: OpenError) -> anyhow::Error {
+    match refusal {
+        OpenError::Held { path, holder } => anyhow!(
+            "{} is served by {holder}; stop that one, or name another file with --db, or serve beside it with --stdio",
+            path.display()
+        ),
+        other => other.into(),
+    }
 }
 
 /// Serves the demo's tools at `/mcp` on `listener`, with tasks in `store`, until `shutdown` resolves. The tools leave the
@@ -135,6 +164,31 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn a_host_is_a_name_or_an_address() {
+        for good in ["localhost", "mcp.example.com", "my_box-1", "192.168.1.5", "[::1]"] {
+            assert_eq!(host(good), Ok(good.to_owned()));
+        }
+        assert_eq!(host("fe80::1"), Ok("[fe80::1]".to_owned()), "as an address has it");
+        for odd in [
+            "",
+            " ",
+            ".",
+            "a..b",
+            "a b",
+            "*",
+            "http://a",
+            "a/b",
+            "a:80",
+            "[::1]:80",
+            "a@b",
+            "é",
+            &"a".repeat(254),
+        ] {
+            assert!(host(odd).is_err(), "{odd:?}");
+        }
+    }
 
     #[tokio::test]
     async fn it_serves_until_it_is_told_to_stop_and_leaves_the_file_to_others() {

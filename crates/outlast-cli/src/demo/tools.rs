@@ -26,8 +26,9 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::{
-    files::{self, Hashed},
+    files::{self, Folder, Hashed, Skipped},
     own::{OWN, OwnFiles},
+    report::{self, Format, Report},
 };
 
 /// The handler. It holds nothing of a task: what that needs to know is in its arguments and its journal.
@@ -48,7 +49,12 @@ impl DemoTools {
     ) -> Result<Json<Folder>, Failure> {
         // Reading may be dropped anywhere.
         tokio::select! {
-            hashed = self.hash(path, recursive, None, &task) => Ok(Json(hashed?)),
+            hashed = self.hash(&path, recursive, None, &task) => {
+                let hashed = hashed?;
+                // This is where a caller learns it: other tools take a folder by its whole real path alone.
+                let folder = tokio::fs::canonicalize(&path).await.unwrap_or(path);
+                Ok(Json(Folder { folder, ..hashed }))
+            }
             () = task.cancelled() => Err(task.cancel_error().into()),
         }
     }
@@ -106,7 +112,8 @@ impl DemoTools {
         Ok(Json(deletion))
     }
 
-    /// Hashes the files of a folder, asks for a title and a format in one go, and writes a report into a new file.
+    /// Hashes the files of a folder, asks for a title and a format in one go, and writes a report into a new file. The
+    /// same call with the same answers finds its report when it has been written already.
     #[tool(annotations(
         title = "Write a report",
         read_only_hint = false,
@@ -122,8 +129,10 @@ impl DemoTools {
         if self.own.contain(&file) {
             return Err(format!("{} is left as it is: {OWN}", file.display()).into());
         }
+        let target = file.clone();
+        blocking(move || report::check(&target)).await??;
         let hashed = tokio::select! {
-            hashed = self.hash(folder, false, Some(&file), &task) => hashed?,
+            hashed = self.hash(&folder, false, Some(&file), &task) => hashed?,
             () = task.cancelled() => return Err(task.cancel_error().into()),
         };
         let questions = [
@@ -136,10 +145,7 @@ impl DemoTools {
         else {
             return Err("no report was written, because a question was declined".into());
         };
-        let contents = format.write(&title, &hashed);
-        let (to, bytes) = (file.clone(), contents.len());
-        blocking(move || files::write_new(&to, &contents)).await??;
-        Ok(Json(Report { file, title, files: hashed.files.len(), bytes }))
+        Ok(Json(blocking(move || report::write(&file, &title, format, &hashed)).await??))
     }
 
     /// Counts the seconds, says each one, and stops at once when it is cancelled.
@@ -197,38 +203,37 @@ impl DemoTools {
     /// Hashes the files of `folder`, but for `except`, and says after each how far it is.
     async fn hash(
         &self,
-        folder: PathBuf,
+        folder: &Path,
         recursive: bool,
         except: Option<&Path>,
         task: &TaskContext,
     ) -> Result<Folder, Failure> {
-        let own = self.own.clone();
-        let (folder, mut listed) = blocking(move || {
-            let folder = std::path::absolute(&folder).map_err(|error| error.to_string())?;
-            let listed = files::list(&folder, recursive)?.into_iter().map(|file| (own.contain(&file), file));
-            let listed = listed.collect::<Vec<_>>();
-            Ok::<_, String>((folder, listed))
+        let (own, listing) = (self.own.clone(), folder.to_owned());
+        let except = except.and_then(|file| std::path::absolute(file).ok());
+        let (left, listed) = blocking(move || {
+            let mut listed = files::list(&listing, recursive)?;
+            listed.retain(|file| except.is_none() || std::path::absolute(file).ok() != except);
+            Ok::<_, String>(listed.into_iter().partition::<Vec<_>, _>(|file| own.contain(file)))
         })
         .await??;
-        if let Some(except) = except.and_then(|file| std::path::absolute(file).ok()) {
-            listed.retain(|(_, file)| *file != except);
-        }
-        let (mut files, mut skipped) = (Vec::with_capacity(listed.len()), Vec::new());
-        for (done, (is_own, file)) in listed.iter().enumerate() {
-            let name = file.strip_prefix(&folder).unwrap_or(file).to_string_lossy().into_owned();
-            let hashed = if *is_own {
-                Err(OWN.to_owned())
-            } else {
-                files::hash(&name, file).await.map_err(|error| error.to_string())
-            };
-            match hashed {
+        let name = |file: &Path| file.strip_prefix(folder).unwrap_or(file).to_string_lossy().into_owned();
+        let mut skipped: Vec<_> =
+            left.iter().map(|file| Skipped { name: name(file), reason: OWN.to_owned() }).collect();
+        let (mut files, mut to_read) = (Vec::with_capacity(listed.len()), listed.len());
+        for file in &listed {
+            match files::hash(&name(file), file).await {
                 Ok(hashed) => files.push(hashed),
-                Err(reason) => skipped.push(Skipped { name: name.clone(), reason }),
+                Err(error) => {
+                    to_read -= 1;
+                    skipped.push(Skipped { name: name(file), reason: error.to_string() });
+                }
             }
-            progress(task, done + 1, listed.len(), &name).await;
+            if let Some(Hashed { name, .. }) = files.last() {
+                progress(task, files.len(), to_read, name).await;
+            }
         }
         let (total_bytes, sha256) = (files.iter().map(|file| file.bytes).sum(), files::hash_listing(&files));
-        Ok(Folder { folder, files, skipped, total_bytes, sha256 })
+        Ok(Folder { folder: folder.to_owned(), files, skipped, total_bytes, sha256 })
     }
 }
 
@@ -248,21 +253,6 @@ struct HashFolder {
     /// Whether to go into the folders in it too.
     #[serde(default)]
     recursive: bool,
-}
-
-/// A folder whose files were hashed.
-#[derive(Serialize, JsonSchema)]
-struct Folder {
-    /// The folder's whole path.
-    folder: PathBuf,
-    /// Its files, by name.
-    files: Vec<Hashed>,
-    /// Files that were not read.
-    skipped: Vec<Skipped>,
-    /// The size of all of them.
-    total_bytes: u64,
-    /// The SHA-256 of the lines that `sha256sum` prints for these files.
-    sha256: String,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -290,15 +280,6 @@ struct Deletion {
     skipped: Vec<Skipped>,
 }
 
-/// A file that nothing was done with.
-#[derive(Serialize, JsonSchema)]
-struct Skipped {
-    /// The file.
-    name: String,
-    /// Why.
-    reason: String,
-}
-
 #[derive(Deserialize, JsonSchema)]
 struct MakeReport {
     /// The folder to report on; a relative path begins where the server runs.
@@ -316,27 +297,6 @@ struct Title {
 #[derive(Deserialize, JsonSchema)]
 struct Layout {
     format: Format,
-}
-
-#[derive(Clone, Copy, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(inline)]
-enum Format {
-    Markdown,
-    Json,
-}
-
-/// A report that was written.
-#[derive(Serialize, JsonSchema)]
-struct Report {
-    /// The file that it is in.
-    file: PathBuf,
-    /// Its title.
-    title: String,
-    /// How many files it lists.
-    files: usize,
-    /// Its size.
-    bytes: usize,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -412,9 +372,9 @@ async fn progress(task: &TaskContext, done: usize, total: usize, what: &str) {
 
 /// Work on the file system that is short, away from the threads that serve.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| {
-        ErrorData::internal_error(format!("the work on files ended early: {error}"), None).into()
-    })
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|_| ErrorData::internal_error("the work on files ended early", None).into())
 }
 
 /// A question that asks for a form of type `T`.
@@ -432,26 +392,4 @@ fn accepted<T: DeserializeOwned>(answer: &Value) -> Result<Option<T>, Failure> {
     }
     let form = serde_json::from_value(answer["content"].clone());
     form.map(Some).map_err(|error| Failure::Tool(format!("an answer does not fit its question: {error}")))
-}
-
-impl Format {
-    /// The report. Nothing in it depends on when it is written, so that writing it twice is writing it once.
-    fn write(self, title: &str, folder: &Folder) -> String {
-        match self {
-            Self::Json => format!("{:#}\n", json!({"title": title, "folder": folder})),
-            Self::Markdown => {
-                let rows: String = folder
-                    .files
-                    .iter()
-                    .map(|file| format!("| {} | {} | `{}` |\n", file.name, file.bytes, file.sha256))
-                    .collect();
-                format!(
-                    "# {title}\n\n{} files in {}, {} bytes.\n\n| file | bytes | SHA-256 |\n|---|---|---|\n{rows}",
-                    folder.files.len(),
-                    folder.folder.display(),
-                    folder.total_bytes,
-                )
-            }
-        }
-    }
 }

@@ -101,6 +101,10 @@ impl Server {
         self.lines.recv_timeout(PATIENCE).expect("the server writes another line")
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
