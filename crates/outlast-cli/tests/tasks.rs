@@ -239,9 +239,40 @@ fn a_file_of_another_program_or_of_a_newer_version_is_refused_and_left_alone() {
             let command: Vec<_> = command.split(' ').chain(["--db", "other.db"]).collect();
             let error = fails(&path, &command);
             assert!(error.contains("other.db") && error.contains(said), "{command:?}: {error}");
+            for beside in ["-wal", "-shm", ".lock"] {
+                assert!(!path.join(format!("other.db{beside}")).exists(), "{command:?} left {beside}");
+            }
         }
         assert!(std::fs::read(path.join("other.db")).unwrap() == other, "not a byte of it changed");
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_wrong_with_a_damaged_file_is_said_once_and_of_which_file() {
+    const PAGE: usize = 4_096;
+    let place = Place::new(FILES);
+    let path = place.path();
+    let (caller, _) = asking(&place);
+    assert!(caller.server.terminate().success(), "so that all of the store is in its file");
+    let store = std::fs::read(path.join("outlast.db")).unwrap();
+    let mut refused = 0;
+    for page in 1..store.len() / PAGE {
+        let mut damaged = store.clone();
+        damaged[page * PAGE..][..PAGE].fill(0xa5);
+        std::fs::write(path.join("damaged.db"), damaged).unwrap();
+        let output = run(&path, &["tasks", "list", "--db", "damaged.db"]);
+        let said = text(&output.stderr);
+        if !output.status.success() {
+            refused += 1;
+            assert!(said.starts_with("outlast: cannot ") && said.contains("damaged.db"), "{said}");
+            assert_eq!(said.matches("malformed").count(), 1, "{said}");
+        }
+        for beside in ["damaged.db-wal", "damaged.db-shm"] {
+            let _ = std::fs::remove_file(path.join(beside));
+        }
+    }
+    assert!(refused > 2, "only {refused} commands noticed");
 }
 
 #[test]
@@ -249,6 +280,7 @@ fn a_tool_that_reads_the_servers_own_folder_leaves_the_store_alone() {
     let place = Place::new(FILES);
     let mut caller = Http::start(&place);
     let path = place.path();
+    std::fs::write(path.join("mine.txt"), "mine").unwrap();
     // Were the store's file only opened and closed here, its locks would be gone, and with the next command its log.
     let id = caller.start("hash_folder", json!({"path": "."}));
     let done = caller.until_status(&id, "completed");
@@ -258,6 +290,7 @@ fn a_tool_that_reads_the_servers_own_folder_leaves_the_store_alone() {
         json!({"name": "outlast.db", "reason": "this server keeps its tasks in it"}),
         "{done}"
     );
+    assert_eq!(done["statusMessage"], "mine.txt (1/1)", "what is skipped is not counted");
     works(&path, &["tasks", "list"]);
 
     let id = caller.start("delete_files", json!({"folder": path, "names": ["outlast.db", "outlast.db-wal"]}));

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, anyhow, bail};
 use clap::Subcommand;
-use outlast_core::{Store, Task, TaskId};
+use outlast_core::{Store, StoreError, Task, TaskId};
 use outlast_sqlite::{Options, Role, SqliteStore};
 
 /// See, answer and cancel the tasks in a file
@@ -47,7 +47,10 @@ pub(crate) async fn main(Args { db, command }: Args) -> anyhow::Result<()> {
         Command::Cancel(args) => cancel::run(&store, &args, &mut out).await,
     };
     store.close().await;
-    done
+    done.map_err(|error| match error.is::<StoreError>() {
+        true => error.context(format!("cannot use {}", db.display())),
+        false => error,
+    })
 }
 
 /// Opens a store that is there, beside the server that may be running on it.
