@@ -4,6 +4,7 @@
 #
 #   scripts/conformance.sh                      build the server, start it, test it, stop it
 #   scripts/conformance.sh --server-url URL     test a server that runs already (on localhost)
+#   scripts/conformance.sh --prepare            only install what the test needs
 #
 # Needs npm, and Node 22 or newer; an older Node is enough where npm has a Node 22 to install.
 # Tools are kept in target/conformance-tools.
@@ -12,6 +13,8 @@ set -euo pipefail
 suite=@modelcontextprotocol/conformance
 suite_version=0.2.0-alpha.12
 node_version=22.23.3
+# The most that one scenario may take; the longest takes a few seconds.
+scenario_seconds=120
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 repo=$(dirname "$here")
@@ -21,10 +24,12 @@ expected=$here/conformance-expected.tsv
 die() { echo "conformance: $*" >&2; exit 1; }
 
 url=
+prepare_only=
 while [ $# -gt 0 ]; do
   case $1 in
     --server-url) [ -n "${2-}" ] || die "--server-url needs a URL"; url=$2; shift 2 ;;
-    -h|--help) sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --prepare) prepare_only=1; shift ;;
+    -h|--help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) die "unknown argument $1 (see --help)" ;;
   esac
 done
@@ -78,14 +83,17 @@ find_node() {
 
 node=$(find_node)
 install "$tools/suite" "$suite" "$suite_version"
+[ -z "$prepare_only" ] || exit 0
 conformance=("$node" "$tools/suite/node_modules/$suite/dist/index.js")
 
 if [ -z "$url" ]; then
   cd "$repo"
-  cargo build -p outlast --example conformance_server
-  target=$(cargo metadata --no-deps --format-version 1 |
-    "$node" -p 'JSON.parse(require("fs").readFileSync(0, "utf8")).target_directory')
-  "$target/debug/examples/conformance_server" --listen 127.0.0.1:0 --db "$scratch/tasks.db" \
+  # Cargo knows where it puts what it builds.
+  server=$(cargo build --locked --message-format=json-render-diagnostics -p outlast --example conformance_server |
+    sed -n 's/.*"kind":\["example"\].*"executable":"\([^"]*\)".*/\1/p')
+  [ -x "$server" ] || die "cargo did not say where the conformance server is"
+  : >"$scratch/server.out"  # read below, perhaps before the server's process has opened it
+  "$server" --listen 127.0.0.1:0 --db "$scratch/tasks.db" \
     >"$scratch/server.out" 2>"$scratch/server.err" &
   server_pid=$!
   # The port is the system's choice, so the server's first line is the only one to know it.
@@ -109,14 +117,26 @@ for version in 2026-07-28 2025-11-25; do
   "${conformance[@]}" list --server --requirements "$version" | names >"$scratch/scenarios/$version"
 done
 
+# A scenario that hangs is one that failed: it leaves no checks.
+limited() {
+  if command -v timeout >/dev/null; then
+    timeout --foreground --kill-after 5 "$scenario_seconds" "$@"
+  else
+    "$@"
+  fi
+}
+
 # The verdict is in checks.json: the suite's exit status is 0 for a skipped check and for a skipped scenario.
 while IFS=$'\t' read -r part scenario _; do
   case $part in ''|'#'*) continue ;; esac
   # Extension scenarios belong to no version; asking for one would skip them.
   [ "$part" = tasks ] && version=() || version=(--spec-version "$part")
   echo "running $part $scenario" >&2
-  "${conformance[@]}" server --url "$url" --scenario "$scenario" ${version[@]+"${version[@]}"} \
-    --output-dir "$scratch/results/$part/$scenario" </dev/null >"$scratch/last.log" 2>&1 || true
+  ended=0
+  limited "${conformance[@]}" server --url "$url" --scenario "$scenario" ${version[@]+"${version[@]}"} \
+    --output-dir "$scratch/results/$part/$scenario" </dev/null >"$scratch/last.log" 2>&1 || ended=$?
+  # What `timeout` ends with.
+  case $ended in 124 | 137) echo "$part $scenario took more than $scenario_seconds s and was stopped" >&2 ;; esac
 done <"$expected"
 
 if ! "$node" "$here/conformance-summary.mjs" "$expected" "$scratch/scenarios" "$scratch/results"; then

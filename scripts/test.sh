@@ -1,36 +1,60 @@
 #!/usr/bin/env bash
-# Passes every test: format, lints, documentation, unit, property, store, crash and integration tests, the official
-# conformance suite, and a Python client.
+# Passes every test: format, lints, documentation, unit, property, store, crash and integration tests, the README's
+# demo, the official conformance suite, and a Python client.
 #
 #   scripts/test.sh              all of it
-#   scripts/test.sh --rust       without the conformance suite and the Python client
+#   scripts/test.sh --rust       what cargo alone can do: without the demo, the conformance suite and the Python client
 #
-# Needs Rust (rustup) and a C compiler. Uses cargo-nextest where it is installed. Installs npm and Python's venv with
-# apt-get where they are missing and it may; Node 22 and the suites come from npm and PyPI into target/.
+# Needs Rust (rustup) and a C compiler. Uses cargo-nextest and cargo-deny where they are installed. Installs npm, Python's
+# venv and curl with apt-get where they are missing and it may; Node 22 and the suites come from npm and PyPI into
+# target/. All of that comes first, so that nothing is found missing after the long part.
+#
+# Environment: PYTHON and FASTMCP_PYTHON, as scripts/fastmcp.sh has them.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+die() { echo "test.sh: $*" >&2; exit 2; }
 
 rust_only=
-case ${1-} in
-  '') ;;
-  --rust) rust_only=1 ;;
-  -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-  *) echo "test.sh: unknown argument $1 (see --help)" >&2; exit 2 ;;
-esac
+while [ $# -gt 0 ]; do
+  case $1 in
+    --rust) rust_only=1; shift ;;
+    -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) die "unknown argument $1 (see --help)" ;;
+  esac
+done
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 step() { printf '\n== %s\n' "$*"; }
 
-# Installs a Debian package that provides what a check finds missing.
-need() {
-  local what=$1 package=$2
-  shift 2
+# Whether a check passes, once a Debian package that provides what it looks for has been installed.
+provided() {
+  local package=$1
+  shift
   "$@" >/dev/null 2>&1 && return
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     step "installing $package"
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$package" >/dev/null
+    apt-get update -qq || echo "test.sh: apt-get update failed" >&2
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" >/dev/null ||
+      echo "test.sh: apt-get install $package failed" >&2
   fi
-  "$@" >/dev/null 2>&1 || { echo "test.sh: $what is needed; install it and run this again" >&2; exit 2; }
+  "$@" >/dev/null 2>&1
 }
+
+command -v cargo >/dev/null || die "Rust is needed; install it with rustup and run this again"
+provided build-essential cc --version || die "a C compiler is needed; install one and run this again"
+
+if [ -z "$rust_only" ]; then
+  step "tools"
+  provided npm npm --version || die "npm is needed; install it and run this again"
+  provided python3-venv scripts/fastmcp.sh --find-python ||
+    die "Python 3.11 or newer with its venv module is needed; install it, or name one with PYTHON, and run this again"
+  curl=1
+  provided curl curl --version || curl=
+  scripts/conformance.sh --prepare
+  scripts/fastmcp.sh --prepare
+  echo "all there"
+fi
 
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 export RUSTDOCFLAGS="-D warnings"
@@ -62,11 +86,16 @@ step "examples in the documentation"
 cargo test --workspace --locked --doc
 
 if [ -z "$rust_only" ]; then
-  need npm npm npm --version
+  step "the README's demo"
+  if [ -n "$curl" ]; then
+    scripts/demo.sh
+  else
+    echo "curl is not installed; the demo was not driven as the README does it"
+  fi
+
   step "conformance"
   scripts/conformance.sh
 
-  need "Python 3.11 with venv" python3-venv python3 -c 'import venv, ensurepip'
   step "a Python client"
   scripts/fastmcp.sh
 fi
