@@ -20,6 +20,8 @@
 //!
 //! Rule numbers such as S12 are those of the Tasks extension (SEP-2663) as listed in `docs/rules.md`.
 
+#![deny(missing_docs)]
+
 mod apply;
 mod decide;
 mod event;
