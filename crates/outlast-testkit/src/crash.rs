@@ -6,8 +6,8 @@
 //!
 //! ```no_run
 //! # use std::{path::Path, process::Command, sync::Arc};
-//! # use outlast_core::Store;
-//! # async fn open(_: &Path) -> Arc<dyn Store> { unimplemented!() }
+//! # use outlast_core::{ManualClock, MemoryStore, Store, Timestamp};
+//! # async fn open(_: &Path) -> Arc<dyn Store> { Arc::new(MemoryStore::new(ManualClock::new(Timestamp::default()))) }
 //! use outlast_testkit::{crash, run};
 //!
 //! const CHILD: &str = "OUTLAST_CRASH_CHILD";
