@@ -106,6 +106,7 @@ drive() {
     echo "$created"
     task=$(echo "$created" | task_id)
     [ -n "$task" ] || die "the call did not become a task"
+    until_it_says '"statusMessage":"'
     until_it_says '"status":"input_required"'
     update
     until_it_says '"status":"completed"'
