@@ -13,6 +13,7 @@ use futures::future::join_all;
 use outlast::{PollLimit, Recovery, Start, Store, TaskTool};
 use outlast_core::*;
 use serde_json::{Value, json};
+use tokio::sync::Barrier;
 
 use crate::support::{TestServer, client::accept, server::config};
 
@@ -109,7 +110,7 @@ async fn calls_at_the_same_time_do_not_begin_more_than_there_are_slots() {
     let slow = Spy(
         Arc::new(MemoryStore::new(clock.clone())),
         Arc::default(),
-        Duration::from_millis(200),
+        Some(Arc::new(Barrier::new(32))),
         Arc::default(),
     );
     let server = TestServer::on_with(Arc::new(slow), clock, |builder| {
@@ -225,8 +226,9 @@ async fn an_inline_call_that_never_ends_does_not_keep_the_server_from_stopping()
     call.abort();
 }
 
-/// Remembers how many tools the last claim named, is slow to create, and fails as it is told to.
-struct Spy(Arc<dyn Store>, Arc<AtomicUsize>, Duration, Arc<Faults>);
+/// Remembers how many tools the last claim named, creates nothing before so many creations have come, and fails as it is
+/// told to.
+struct Spy(Arc<dyn Store>, Arc<AtomicUsize>, Option<Arc<Barrier>>, Arc<Faults>);
 
 #[derive(Default)]
 struct Faults {
@@ -238,7 +240,9 @@ struct Faults {
 #[async_trait]
 impl Store for Spy {
     async fn create(&self, new: NewTask, lease: Option<LeaseRequest>) -> Result<Created, StoreError> {
-        tokio::time::sleep(self.2).await;
+        if let Some(barrier) = &self.2 {
+            barrier.wait().await;
+        }
         self.0.create(new, lease).await
     }
     async fn apply(&self, id: TaskId, by: By, events: Vec<Event>) -> Result<Applied, StoreError> {
@@ -304,7 +308,7 @@ async fn provoke_claims(server: &TestServer) {
 async fn names_of_tools_that_do_not_exist_are_not_remembered() {
     let clock = ManualClock::new(Timestamp::from_millis(1_785_283_200_000));
     let served = Arc::new(AtomicUsize::new(0));
-    let spy = Spy(Arc::new(MemoryStore::new(clock.clone())), served.clone(), Duration::ZERO, Arc::default());
+    let spy = Spy(Arc::new(MemoryStore::new(clock.clone())), served.clone(), None, Arc::default());
     let server =
         TestServer::on_with(Arc::new(spy), clock, |builder| builder.default_tool(TaskTool::new())).await;
     provoke_claims(&server).await;
@@ -406,7 +410,7 @@ async fn worker_of_many() -> (TestServer, Arc<Faults>, ManualClock, String) {
     let own = ManualClock::new(Timestamp::from_millis(0));
     let faults = Arc::new(Faults::default());
     let store = Arc::new(MemoryStore::new(clock.clone()));
-    let spy = Spy(store, Arc::default(), Duration::ZERO, faults.clone());
+    let spy = Spy(store, Arc::default(), None, faults.clone());
     let worker = own.clone();
     let server = TestServer::on_with(Arc::new(spy), clock, move |builder| {
         let mut config = config();

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
-use outlast::TaskTool;
+use outlast::{Store, TaskTool};
 use outlast_core::{ManualClock, MemoryStore, Timestamp};
 use outlast_testkit::FaultStore;
 use serde_json::json;
@@ -128,10 +128,11 @@ async fn c25_a_question_is_answerable_longer_than_any_result_is_kept() {
     server.client.until(&id, "completed").await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_result_waits_for_a_store_that_is_down_longer_than_a_lease() {
-    let clock = ManualClock::new(Timestamp::from_millis(1_785_283_200_000));
-    let store = Arc::new(FaultStore::sound(Arc::new(MemoryStore::new(clock.clone()))));
+/// A server whose work is at the gate `g` under a short lease, on the store's clock, when the store goes down.
+async fn at_work_when_its_store_goes_down<S: Store>(
+    store: &Arc<FaultStore<S>>,
+    clock: ManualClock,
+) -> (TestServer, String) {
     let worker = clock.clone();
     let server = TestServer::on_with(store.clone(), clock, move |builder| {
         let mut config = crate::support::server::config();
@@ -143,17 +144,27 @@ async fn a_result_waits_for_a_store_that_is_down_longer_than_a_lease() {
     let id = server.client.task("once", json!({"gate": "g"})).await;
     server.gates.reached("g", 1).await;
     store.set_down(true);
-    server.gates.open("g");
-    // The work is over; its lease runs out, and several renewals fail, before its end can be written.
+    (server, id)
+}
+
+/// Waits until the store was called, in vain, several times more.
+async fn several_calls<S: Store>(store: &FaultStore<S>) {
     let before = store.calls();
     while store.calls() < before + 5 {
         tokio::task::yield_now().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_waits_for_a_store_that_is_down_longer_than_a_lease() {
+    let clock = ManualClock::new(Timestamp::from_millis(1_785_283_200_000));
+    let store = Arc::new(FaultStore::sound(Arc::new(MemoryStore::new(clock.clone()))));
+    let (server, id) = at_work_when_its_store_goes_down(&store, clock).await;
+    server.gates.open("g");
+    // The work is over; its lease runs out, and several renewals fail, before its end can be written.
+    several_calls(&store).await;
     server.clock.advance(Duration::from_secs(1));
-    let later = store.calls();
-    while store.calls() < later + 5 {
-        tokio::task::yield_now().await;
-    }
+    several_calls(&store).await;
     store.set_down(false);
     let done = server.client.until(&id, "completed").await;
     assert_eq!(done["result"]["content"][0]["text"], "through");
@@ -166,22 +177,9 @@ async fn work_goes_on_through_an_outage_of_an_embedded_store_and_ends_after_it()
     let options = outlast_sqlite::Options::default().clock(clock.clone());
     let sqlite = outlast_sqlite::SqliteStore::open_with(data.path().join("tasks.db"), options).unwrap();
     let store = Arc::new(FaultStore::sound(Arc::new(sqlite)));
-    let worker = clock.clone();
-    let server = TestServer::on_with(store.clone(), clock, move |builder| {
-        let mut config = crate::support::server::config();
-        config.lease = Duration::from_millis(100);
-        config.clock = Arc::new(worker.clone());
-        builder.config(config)
-    })
-    .await;
-    let id = server.client.task("once", json!({"gate": "g"})).await;
-    server.gates.reached("g", 1).await;
-    store.set_down(true);
+    let (server, id) = at_work_when_its_store_goes_down(&store, clock).await;
     server.clock.advance(Duration::from_millis(150));
-    let before = store.calls();
-    while store.calls() < before + 5 {
-        tokio::task::yield_now().await;
-    }
+    several_calls(&store).await;
     store.set_down(false);
     server.gates.open("g");
     let done = server.client.until(&id, "completed").await;
