@@ -229,7 +229,8 @@ impl Runtime {
         if self.0.draining.is_cancelled() {
             return false;
         }
-        // This worker got its own task again: the older attempt is over.
+        // This worker got its own task again: the older attempt is over, and what it let go is taken up.
+        lock(&self.0.let_go).remove(&lease.id);
         if let Some(older) = loaded.insert(lease.id, run.clone()) {
             older.unload().cancel();
         }
