@@ -35,17 +35,14 @@
 
 #![deny(missing_docs)]
 
-mod clock;
-mod runtime;
 mod server;
 
-pub use clock::SystemClock;
 pub use outlast_core::{
     Clock, Counts, Hint, Hints, InvalidSpec, Limits, MemoryStore, Owner, QuestionKind, Recovery, Status,
     Store, StoreError, Timestamp,
 };
-pub use runtime::{AskError, Config, PollLimit};
+pub use outlast_runtime::{Config, PollLimit, SystemClock};
 pub use server::{
-    BuildError, Decision, Elicited, Load, Mode, OwnerFn, Principal, Start, TaskContext, TaskServer,
+    AskError, BuildError, Decision, Elicited, Load, Mode, OwnerFn, Principal, Start, TaskContext, TaskServer,
     TaskServerBuilder, TaskTool, default_owner, http, stdio,
 };

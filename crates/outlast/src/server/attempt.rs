@@ -5,7 +5,7 @@
 //! token is the task's own. The connection itself is never cancelled, because the SDK then drops a result that comes
 //! later than two seconds after; the attempt ends the tool by dropping its future.
 
-use std::{borrow::Cow, panic::AssertUnwindSafe, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, panic::AssertUnwindSafe, sync::Arc};
 
 use async_trait::async_trait;
 use futures::FutureExt;
@@ -28,7 +28,7 @@ use super::{
     context::{TaskContext, is_cancel_exit, progress_text, question},
     wire,
 };
-use crate::runtime::{Ended, Round, Run, Runner, answers_json};
+use outlast_runtime::{Ended, Round, Run, Runner};
 
 /// Runs calls on the user's handler.
 pub(crate) struct HandlerRunner<H> {
@@ -182,7 +182,9 @@ fn is_deeper(value: &Value, than: usize) -> bool {
 fn request(params: &Payload, round: Option<&Round>) -> Result<ClientJsonRpcMessage, serde_json::Error> {
     let mut params = params.to_value();
     if let (Some(round), Value::Object(params)) = (round, &mut params) {
-        params.insert("inputResponses".to_owned(), json!(answers_json(round)));
+        let answers: BTreeMap<_, _> =
+            round.answers.iter().map(|(key, answer)| (key.as_str(), answer.to_value())).collect();
+        params.insert("inputResponses".to_owned(), json!(answers));
         match &round.state {
             Some(state) => drop(params.insert("requestState".to_owned(), state.clone().into())),
             None => drop(params.remove("requestState")),

@@ -23,7 +23,7 @@ use super::{
     carry::Carry,
     default_owner,
 };
-use crate::runtime::{Config, Runtime};
+use outlast_runtime::{Config, Runtime};
 
 /// Puts a [`TaskServer`] together; made by [`TaskServer::builder`].
 #[must_use]

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::{Decision, Mode, Start, TaskServer, attempt::catching, carry, context::TaskContext, gate, wire};
-use crate::runtime::{Ended, Inline, Run, random_id};
+use outlast_runtime::{Ended, Inline, Run, random_id};
 
 /// How long a tool of [`Start::AfterInput`] may run before it asks.
 const INPUT_PATIENCE: Duration = Duration::from_secs(1);

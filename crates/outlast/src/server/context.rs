@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use outlast_core::{InputKey, Question};
+use outlast_core::{InputKey, Question, QuestionKind};
 use rmcp::{
     ErrorData, Peer, RoleServer,
     handler::server::{common::FromContextPart, tool::ToolCallContext},
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::gate;
-use crate::runtime::{AskError, Run};
+use outlast_runtime::{AskRefused, Run};
 
 /// A tool's view of the task that it runs in: an extractor for `#[tool]` functions.
 ///
@@ -221,6 +221,46 @@ impl TaskContext {
 impl<S> FromContextPart<ToolCallContext<'_, S>> for TaskContext {
     fn from_context_part(context: &mut ToolCallContext<'_, S>) -> Result<Self, ErrorData> {
         Ok(Self::from_request(context.request_context()))
+    }
+}
+
+/// Why asking was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    /// The call runs synchronously, so nobody can be asked in the middle of it.
+    #[error("this call is not a task, so its caller cannot be asked anything")]
+    NotATask,
+    /// The key was used before in this task (S18).
+    #[error("the question key '{0}' was used before in this task; use another key for another question")]
+    KeyUsed(String),
+    /// The text cannot be a key, or it names a step or timer of this task.
+    #[error("'{0}' cannot be a question key: {1}")]
+    Key(String, &'static str),
+    /// The client did not declare that it can be asked this (S20a).
+    #[error("the client did not declare that it can be asked this kind of question ({0:?})")]
+    Undeclared(QuestionKind),
+    /// The caller asked for the end of the work, so no answer will come.
+    #[error("the task was cancelled")]
+    Cancelled,
+    /// The question exceeds a limit of the task.
+    #[error("the question cannot be asked: {0}")]
+    Limit(String),
+    /// The answer came, and is not what the question asked for.
+    #[error("the answer to '{0}' does not fit the question: {1}")]
+    Answer(String, String),
+}
+
+impl From<AskRefused> for AskError {
+    fn from(refused: AskRefused) -> Self {
+        match refused {
+            AskRefused::KeyUsed(key) => Self::KeyUsed(key.to_string()),
+            AskRefused::KeyKind(key) => Self::Key(key.to_string(), "it names a step or timer of this task"),
+            AskRefused::Undeclared(kind) => Self::Undeclared(kind),
+            AskRefused::Cancelled => Self::Cancelled,
+            AskRefused::Limit(why) => Self::Limit(why),
+            other => Self::Limit(other.to_string()),
+        }
     }
 }
 

@@ -28,11 +28,11 @@ use rmcp::{
 use self::carry::Carry;
 pub use self::{
     builder::{BuildError, TaskServerBuilder},
-    context::{Elicited, TaskContext},
+    context::{AskError, Elicited, TaskContext},
     owner::{OwnerFn, Principal, default_owner},
     tool::{Decision, Mode, Start, TaskTool},
 };
-use crate::runtime::Runtime;
+use outlast_runtime::Runtime;
 
 /// A [`ServerHandler`] that wraps another one and makes its slow calls durable tasks.
 ///

@@ -9,7 +9,7 @@ use std::{
     convert::Infallible,
     future::pending,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -25,7 +25,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{backoff::Backoff, slots::Slots};
+use crate::{backoff::Backoff, lock, slots::Slots};
 
 /// A loaded task and the lease that this process holds on it.
 pub(crate) struct Lease {
@@ -58,7 +58,7 @@ struct Journal {
 
 /// A handle on one attempt; clones share it.
 #[derive(Clone)]
-pub(crate) struct Run(Arc<Shared>);
+pub struct Run(Arc<Shared>);
 
 struct Shared {
     asks: Asks,
@@ -81,19 +81,16 @@ struct Shared {
     early_message: Mutex<Option<String>>,
 }
 
-/// Why asking was refused.
+/// Why a question was not asked, or will not be answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum AskError {
-    /// The call runs synchronously, so nobody can be asked in the middle of it.
-    #[error("this call is not a task, so its caller cannot be asked anything")]
-    NotATask,
+pub enum AskRefused {
     /// The key was used before in this task (S18).
     #[error("the question key '{0}' was used before in this task; use another key for another question")]
-    KeyUsed(String),
-    /// The text cannot be a key, or it names a step or timer of this task.
-    #[error("'{0}' cannot be a question key: {1}")]
-    Key(String, &'static str),
+    KeyUsed(InputKey),
+    /// The key names a step or timer of this task.
+    #[error("'{0}' cannot be a question key: it names a step or timer of this task")]
+    KeyKind(InputKey),
     /// The client did not declare that it can be asked this (S20a).
     #[error("the client did not declare that it can be asked this kind of question ({0:?})")]
     Undeclared(QuestionKind),
@@ -103,14 +100,11 @@ pub enum AskError {
     /// The question exceeds a limit of the task.
     #[error("the question cannot be asked: {0}")]
     Limit(String),
-    /// The answer came, and is not what the question asked for.
-    #[error("the answer to '{0}' does not fit the question: {1}")]
-    Answer(String, String),
 }
 
 impl Run {
     /// An attempt at a call that is no task (yet); its work may ask kinds in `asks` once it becomes one.
-    pub(crate) fn inline(asks: Asks) -> Self {
+    pub fn inline(asks: Asks) -> Self {
         Self(Arc::new(Shared {
             asks,
             lease: OnceLock::new(),
@@ -128,13 +122,13 @@ impl Run {
     }
 
     /// Someone waits for the answer, for as long as the call is no task.
-    pub(crate) fn with_caller(self, caller: impl Any + Send + Sync) -> Self {
+    pub fn with_caller(self, caller: impl Any + Send + Sync) -> Self {
         let _ = self.0.caller.set(Arc::new(caller));
         self
     }
 
     /// Who waits for the answer, unless the call is a task by now.
-    pub(crate) fn caller<T: Clone + 'static>(&self) -> Option<T> {
+    pub fn caller<T: Clone + 'static>(&self) -> Option<T> {
         if self.is_task() { None } else { self.0.caller.get()?.downcast_ref::<T>().cloned() }
     }
 
@@ -178,11 +172,13 @@ impl Run {
         self.0.lease.get()
     }
 
-    pub(crate) fn unload(&self) -> &CancellationToken {
+    /// Cancelled when the work is to be dropped: its lease is lost, it parks, the process drains, or its caller left.
+    pub fn unload(&self) -> &CancellationToken {
         &self.0.unload
     }
 
-    pub(crate) fn cancel(&self) -> &CancellationToken {
+    /// Cancelled when the caller asked for the end of the work (S22).
+    pub fn cancel(&self) -> &CancellationToken {
         &self.0.cancel
     }
 
@@ -227,12 +223,13 @@ impl Run {
 
     // --- what the work may do
 
-    pub(crate) fn is_task(&self) -> bool {
+    /// Whether the call is a task by now.
+    pub fn is_task(&self) -> bool {
         self.lease().is_some()
     }
 
     /// Sets the status message; writes are coalesced to at most four a second.
-    pub(crate) fn status(&self, message: String) {
+    pub fn status(&self, message: String) {
         match self.lease() {
             Some(lease) => {
                 let message = cut(message, lease.message_bytes);
@@ -246,7 +243,8 @@ impl Run {
         }
     }
 
-    pub(crate) async fn extend_ttl(&self, from_now: Duration) {
+    /// Keeps the task for at least this long from now (S24).
+    pub async fn extend_ttl(&self, from_now: Duration) {
         if let Some(lease) = self.lease() {
             // Refused only where it would mean nothing: the task is over.
             let _ = self.commit(lease, vec![Event::ExtendTtl(from_now)]).await;
@@ -255,12 +253,12 @@ impl Run {
 
     /// Asks all of `questions` at once and waits for every answer. What was asked by an earlier attempt is not asked
     /// again, and what was answered returns at once.
-    pub(crate) async fn ask(
+    pub async fn ask(
         &self,
         questions: Vec<(InputKey, Question)>,
-    ) -> Result<BTreeMap<InputKey, Payload>, AskError> {
+    ) -> Result<BTreeMap<InputKey, Payload>, AskRefused> {
         if let Some((_, question)) = questions.iter().find(|(_, asked)| !self.0.asks.allows(asked.kind())) {
-            return Err(AskError::Undeclared(question.kind()));
+            return Err(AskRefused::Undeclared(question.kind()));
         }
         let own: Vec<_> = questions.iter().map(|(key, _)| key.clone()).collect();
         self.use_keys(&own)?;
@@ -283,7 +281,7 @@ impl Run {
         if !new.is_empty() {
             if self.0.cancel.is_cancelled() {
                 asking.answered = true;
-                return Err(AskError::Cancelled);
+                return Err(AskRefused::Cancelled);
             }
             // What the work last said comes with its question, so that nobody is asked beside an older message.
             let message = lease.message.borrow().clone().map(|message| Event::SetMessage(Some(message)));
@@ -307,7 +305,7 @@ impl Run {
             }
             if self.0.cancel.is_cancelled() {
                 asking.answered = true;
-                return Err(AskError::Cancelled);
+                return Err(AskRefused::Cancelled);
             }
             // Only while it really waits: work that has its answers and has not seen them runs.
             let _waiting = Waiting::begin(self, &lease);
@@ -319,15 +317,15 @@ impl Run {
     }
 
     /// Marks all of these keys as used by this attempt, or none.
-    fn use_keys(&self, keys: &[InputKey]) -> Result<(), AskError> {
+    fn use_keys(&self, keys: &[InputKey]) -> Result<(), AskRefused> {
         let mut used = lock(&self.0.used_keys);
         for (n, key) in keys.iter().enumerate() {
             if !used.insert(key.clone()) {
-                let twice = key.to_string();
+                let twice = key.clone();
                 for key in &keys[..n] {
                     used.remove(key);
                 }
-                return Err(AskError::KeyUsed(twice));
+                return Err(AskRefused::KeyUsed(twice));
             }
         }
         Ok(())
@@ -530,13 +528,14 @@ fn current_key(lease: &Lease, own: &InputKey) -> InputKey {
         .unwrap_or_else(|| own.clone())
 }
 
-fn refused(illegal: Illegal) -> AskError {
+fn refused(illegal: Illegal) -> AskRefused {
+    let question = |key: StepKey| InputKey::new(key.as_str()).expect("a key that was asked under");
     match illegal {
-        Illegal::KeyUsed { key } => AskError::KeyUsed(key.to_string()),
-        Illegal::KeyKind { key } => AskError::Key(key.to_string(), "it names a step or timer of this task"),
-        Illegal::Undeclared { kind } => AskError::Undeclared(kind),
-        Illegal::CancelRequested => AskError::Cancelled,
-        other => AskError::Limit(other.to_string()),
+        Illegal::KeyUsed { key } => AskRefused::KeyUsed(question(key)),
+        Illegal::KeyKind { key } => AskRefused::KeyKind(question(key)),
+        Illegal::Undeclared { kind } => AskRefused::Undeclared(kind),
+        Illegal::CancelRequested => AskRefused::Cancelled,
+        other => AskRefused::Limit(other.to_string()),
     }
 }
 
@@ -547,8 +546,4 @@ fn cut(mut text: String, bytes: usize) -> String {
     }
     text.truncate(end);
     text
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

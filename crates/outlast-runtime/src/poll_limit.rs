@@ -4,7 +4,7 @@ use std::{collections::HashMap, time::Duration};
 
 use outlast_core::{Owner, TaskId};
 
-use super::PollLimit;
+use crate::PollLimit;
 
 /// Tokens per owner and task. What has refilled is forgotten, so memory is bounded by the recent polls.
 pub(crate) struct PollLimiter {

@@ -6,13 +6,13 @@ use outlast_core::{Applied, By, Event, Held, Hint, Renewal, StoreError};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Lease, Run, Runtime, lock};
+use crate::{Lease, Run, Runtime, lock};
 
 /// How many tasks one sweep may change: a small write that stalls nobody.
 const SWEEP: u32 = 50;
 
 impl Runtime {
-    pub(super) fn spawn_loops(&self) {
+    pub(crate) fn spawn_loops(&self) {
         // The first sweep comes after the first claim: what an earlier process left is recovered before anything is
         // judged by its age.
         let recovered = CancellationToken::new();
@@ -71,7 +71,7 @@ impl Runtime {
     }
 
     /// Whether a lease of this worker may have run out, by the worker's own clock.
-    pub(super) fn has_overdue_lease(&self) -> bool {
+    pub(crate) fn has_overdue_lease(&self) -> bool {
         lock(&self.0.loaded).values().any(|run| self.is_overdue(run))
     }
 
@@ -127,7 +127,7 @@ impl Runtime {
     }
 
     /// Wakes the work, and looks whether its caller asked for its end.
-    pub(super) fn check_cancel(&self, run: Run) {
+    pub(crate) fn check_cancel(&self, run: Run) {
         run.notify();
         if run.cancel().is_cancelled() {
             return;
@@ -164,7 +164,7 @@ impl Runtime {
     }
 
     /// Gives a task back to the store, for another process or the next start of this one.
-    pub(super) async fn give_back(&self, run: &Run) {
+    pub(crate) async fn give_back(&self, run: &Run) {
         run.unload().cancel();
         let Some(lease) = run.lease() else { return };
         self.release(lease, true).await;
@@ -173,7 +173,7 @@ impl Runtime {
     }
 
     /// Gives a lease back; `began` says whether any of the tool's code ran under it.
-    pub(super) async fn release(&self, lease: &Lease, began: bool) {
+    pub(crate) async fn release(&self, lease: &Lease, began: bool) {
         let give_back = vec![Event::Release { began }];
         match self.0.store.apply(lease.id, By::Lease(lease.token), give_back).await {
             Ok(Applied::Applied(_) | Applied::Absorbed(_)) => {}

@@ -1,6 +1,6 @@
 //! From the start of a run to the event that ends it, for claimed tasks and for calls that begin inline.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use outlast_core::{
     Call, Created, Event, Illegal, InputKey, NewTask, Outcome, Payload, StepKey, StoreError, Task, TaskError,
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use tokio::{task::JoinHandle, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{Ended, Round, Run, Runtime, lock, run::Lease};
+use crate::{Ended, Round, Run, Runtime, lock, run::Lease};
 
 /// How a call that began inline went on.
-pub(crate) enum Inline {
+pub enum Inline {
     /// It ended before it had to become a task.
     Ended(Ended),
     /// It is this task now.
@@ -35,7 +35,7 @@ struct RoundEntry {
 
 impl Runtime {
     /// Creates a task and begins it at once where a slot is free, else as soon as one is.
-    pub(crate) async fn begin(&self, new: NewTask) -> Result<Created, StoreError> {
+    pub async fn begin(&self, new: NewTask) -> Result<Created, StoreError> {
         let call = new.call.clone();
         let before = self.0.config.clock.monotonic();
         let place = self.place(&new.owner);
@@ -53,7 +53,7 @@ impl Runtime {
 
     /// Begins a call inline, and makes it the task `new` when it is not over after `patience` or when its work needs to
     /// be one. `always_task` makes it a task even when it ends before that, though not when it asks before that (S16).
-    pub(crate) async fn begin_inline(
+    pub async fn begin_inline(
         &self,
         new: NewTask,
         patience: Duration,
@@ -141,7 +141,7 @@ impl Runtime {
     }
 
     /// Runs a leased task from what its journal says to the event that ends this attempt.
-    pub(super) async fn drive(&self, task: Task, call: Call, run: Run) {
+    pub(crate) async fn drive(&self, task: Task, call: Call, run: Run) {
         let resume = self.resume(&task, call, &run);
         self.supervise(&task, &run, resume).await;
     }
@@ -304,9 +304,4 @@ fn flatten(ended: Result<Ended, tokio::task::JoinError>) -> Ended {
         }
         Ended::Error(TaskError::internal("the work stopped unexpectedly"))
     })
-}
-
-/// Answers by key, as a multi-round-trip request carries them.
-pub(crate) fn answers_json(round: &Round) -> BTreeMap<String, serde_json::Value> {
-    round.answers.iter().map(|(key, answer)| (key.clone(), answer.to_value())).collect()
 }

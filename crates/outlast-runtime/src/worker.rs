@@ -5,11 +5,11 @@ use std::time::Duration;
 use outlast_core::{By, ClaimRequest, Claimed, Event, Filter, Status, StoreError};
 use tokio::time::sleep;
 
-use super::{Runtime, backoff::Backoff, lock, run::Run};
+use crate::{Runtime, backoff::Backoff, lock, run::Run};
 
 impl Runtime {
     /// Claims until nothing is ready or no slot is free, then waits for a hint.
-    pub(super) async fn claim_loop(&self, recovered: tokio_util::sync::CancellationToken) {
+    pub(crate) async fn claim_loop(&self, recovered: tokio_util::sync::CancellationToken) {
         let mut backoff = Backoff::default();
         // A claim whose answer was lost may have leased tasks to this worker.
         let mut undelivered = false;

@@ -78,7 +78,7 @@ impl Config {
     ///
     /// # Errors
     /// Names the first setting that cannot be kept.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), String> {
         let at_least_one = [
             ("max_running", self.max_running),
             ("max_loaded", self.max_loaded),

@@ -1,15 +1,4 @@
-//! The runtime: it claims tasks, runs them under a lease, and looks after those that nobody holds.
-//!
-//! It knows nothing of MCP: what a call means is for its [`Runner`] to say.
-
-mod backoff;
-mod config;
-mod drive;
-mod housekeeping;
-mod poll_limit;
-mod run;
-mod slots;
-mod worker;
+//! The runtime, what carries calls out for it, and how it starts and stops.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -28,19 +17,11 @@ use outlast_core::{
 use tokio::time::sleep;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use self::{backoff::Backoff, poll_limit::PollLimiter, run::Lease, slots::Slots};
-pub use self::{
-    config::{Config, PollLimit},
-    run::AskError,
-};
-pub(crate) use self::{
-    drive::{Inline, answers_json},
-    run::Run,
-};
+use crate::{Config, Lease, Run, backoff::Backoff, poll_limit::PollLimiter, slots::Slots};
 
 /// Carries out calls. What it returns is how one attempt, or one round of one, ended.
 #[async_trait]
-pub(crate) trait Runner: Send + Sync + 'static {
+pub trait Runner: Send + Sync + 'static {
     /// Runs the call from its start; `round` carries on a multi-round-trip call.
     ///
     /// Must end soon after [`Run::unload`] is cancelled, with whatever outcome.
@@ -49,16 +30,16 @@ pub(crate) trait Runner: Send + Sync + 'static {
 
 /// The input of a further round of a multi-round-trip call.
 #[derive(Debug, Clone)]
-pub(crate) struct Round {
+pub struct Round {
     /// The answers, by the keys that the tool asked under.
-    pub(crate) answers: Vec<(String, Payload)>,
+    pub answers: Vec<(String, Payload)>,
     /// What the tool handed out to be echoed.
-    pub(crate) state: Option<String>,
+    pub state: Option<String>,
 }
 
 /// How a run ended.
 #[derive(Debug, Clone)]
-pub(crate) enum Ended {
+pub enum Ended {
     /// With a result, tool errors included (S13).
     Result(Payload),
     /// With a JSON-RPC error.
@@ -80,34 +61,30 @@ pub(crate) enum Ended {
 
 /// A running runtime; clones share it.
 #[derive(Clone)]
-pub(crate) struct Runtime(Arc<Inner>);
+pub struct Runtime(pub(crate) Arc<Inner>);
 
-struct Inner {
-    store: Arc<dyn Store>,
-    config: Config,
-    worker: WorkerId,
-    runner: Arc<dyn Runner>,
-    serves: Mutex<BTreeSet<ToolVersion>>,
-    loaded: Mutex<HashMap<TaskId, Run>>,
+pub(crate) struct Inner {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) config: Config,
+    pub(crate) worker: WorkerId,
+    pub(crate) runner: Arc<dyn Runner>,
+    pub(crate) serves: Mutex<BTreeSet<ToolVersion>>,
+    pub(crate) loaded: Mutex<HashMap<TaskId, Run>>,
     /// Work that began under a lease and was dropped without its end being written, by the lease's token.
-    let_go: Mutex<HashMap<TaskId, Token>>,
+    pub(crate) let_go: Mutex<HashMap<TaskId, Token>>,
     /// The owners of the tasks that are being created with a lease and are not loaded yet.
-    beginning: Mutex<Vec<Owner>>,
+    pub(crate) beginning: Mutex<Vec<Owner>>,
     /// Whether tasks wait for a slot: then newer ones queue behind them, and the claim is fair.
-    backlog: AtomicBool,
-    slots: Arc<Slots>,
+    pub(crate) backlog: AtomicBool,
+    pub(crate) slots: Arc<Slots>,
     polls: Mutex<PollLimiter>,
-    draining: CancellationToken,
-    tracker: TaskTracker,
+    pub(crate) draining: CancellationToken,
+    pub(crate) tracker: TaskTracker,
 }
 
 impl Runtime {
     /// Starts the workers, which begin by taking up what an earlier process left.
-    pub(crate) fn start(
-        store: Arc<dyn Store>,
-        config: Config,
-        runner: Arc<dyn Runner>,
-    ) -> Result<Self, String> {
+    pub fn start(store: Arc<dyn Store>, config: Config, runner: Arc<dyn Runner>) -> Result<Self, String> {
         config.check()?;
         let inner = Inner {
             store,
@@ -129,47 +106,61 @@ impl Runtime {
         Ok(runtime)
     }
 
-    pub(crate) fn config(&self) -> &Config {
+    /// Its limits and paces.
+    pub fn config(&self) -> &Config {
         &self.0.config
     }
 
     /// From now on this worker takes up tasks of `tool`.
-    pub(crate) fn serve(&self, tool: ToolVersion) {
+    pub fn serve(&self, tool: ToolVersion) {
         if lock(&self.0.serves).insert(tool) {
             self.0.slots.work_may_be_ready();
         }
     }
 
-    pub(crate) async fn get(&self, id: TaskId) -> Result<Option<Task>, StoreError> {
+    /// The task as it is now.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn get(&self, id: TaskId) -> Result<Option<Task>, StoreError> {
         self.0.store.get(id).await
     }
 
-    pub(crate) async fn apply(&self, id: TaskId, by: By, events: Vec<Event>) -> Result<Applied, StoreError> {
+    /// Applies events on the word of `by`, again while the store is down for a moment.
+    ///
+    /// # Errors
+    /// When the store fails for longer.
+    pub async fn apply(&self, id: TaskId, by: By, events: Vec<Event>) -> Result<Applied, StoreError> {
         // What was done already is absorbed.
         repeating(|| self.0.store.apply(id, by.clone(), events.clone())).await
     }
 
     /// Whether `owner` may poll `id` now; if not, how long to wait.
-    pub(crate) fn may_poll(&self, owner: &Owner, id: TaskId) -> Result<(), Duration> {
+    pub fn may_poll(&self, owner: &Owner, id: TaskId) -> Result<(), Duration> {
         lock(&self.0.polls).take(owner, id, self.0.config.clock.monotonic())
     }
 
-    pub(crate) async fn counts(&self) -> Result<Counts, StoreError> {
+    /// How many tasks there are of each status, over all processes.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn counts(&self) -> Result<Counts, StoreError> {
         self.0.store.counts().await
     }
 
     /// How many tasks this process has in memory, and how many of them run rather than wait.
-    pub(crate) fn loaded(&self) -> (usize, usize) {
+    pub fn loaded(&self) -> (usize, usize) {
         let loaded = lock(&self.0.loaded);
         (loaded.len(), loaded.values().filter(|run| !run.is_waiting()).count())
     }
 
-    pub(crate) fn hints(&self) -> Hints {
+    /// The store's change feed.
+    pub fn hints(&self) -> Hints {
         self.0.store.watch()
     }
 
     /// Creates a task, leased to this process where it has room to run it.
-    async fn create(&self, new: NewTask, want_lease: bool) -> Result<Created, StoreError> {
+    pub(crate) async fn create(&self, new: NewTask, want_lease: bool) -> Result<Created, StoreError> {
         let lease =
             want_lease.then(|| LeaseRequest { worker: self.0.worker.clone(), lease: self.0.config.lease });
         let tool = ToolVersion::new(new.spec.tool.clone(), new.spec.version.clone());
@@ -182,7 +173,7 @@ impl Runtime {
     }
 
     /// Keeps a slot for a task of `owner` that is about to be created, if there is one to begin in at once.
-    fn place(&self, owner: &Owner) -> Option<Place> {
+    pub(crate) fn place(&self, owner: &Owner) -> Option<Place> {
         let mut beginning = lock(&self.0.beginning);
         let loaded = lock(&self.0.loaded);
         let running = loaded.values().filter(|run| !run.is_waiting());
@@ -203,7 +194,7 @@ impl Runtime {
     }
 
     /// Stops: no more claims; running work may end for as long as [`Config::drain`] says; what is left is given back.
-    pub(crate) async fn drain(&self) {
+    pub async fn drain(&self) {
         self.0.draining.cancel();
         self.0.tracker.close();
         let settled = async {
@@ -224,7 +215,7 @@ impl Runtime {
     /// Loads a leased task, unless the runtime is on its way out: then whoever leased it has to give it back.
     ///
     /// Under the lock that [`Runtime::drain`] takes after it said that it drains, so that it misses none.
-    fn load(&self, lease: &Lease, run: &Run) -> bool {
+    pub(crate) fn load(&self, lease: &Lease, run: &Run) -> bool {
         let mut loaded = lock(&self.0.loaded);
         if self.0.draining.is_cancelled() {
             return false;
@@ -242,7 +233,7 @@ impl Runtime {
 
     /// Wakes waiting work that has not heard of an answer that is in the store, and says whether there was any: what was
     /// acknowledged is not given back as if it had never come.
-    async fn wake_those_with_news(&self) -> bool {
+    pub(crate) async fn wake_those_with_news(&self) -> bool {
         let runs: Vec<Run> = lock(&self.0.loaded).values().cloned().collect();
         let mut any = false;
         for run in runs {
@@ -259,7 +250,7 @@ impl Runtime {
     }
 
     /// Stops at once and gives nothing back, as if the process had ended here.
-    pub(crate) fn abandon(&self) {
+    pub fn abandon(&self) {
         self.0.draining.cancel();
         let runs: Vec<Run> = lock(&self.0.loaded).drain().map(|(_, run)| run).collect();
         runs.iter().for_each(|run| run.unload().cancel());
@@ -267,13 +258,13 @@ impl Runtime {
     }
 
     /// Whether the runtime is on its way out.
-    pub(crate) fn is_draining(&self) -> bool {
+    pub fn is_draining(&self) -> bool {
         self.0.draining.is_cancelled()
     }
 }
 
 /// A slot that is kept until its task is loaded.
-struct Place {
+pub(crate) struct Place {
     runtime: Runtime,
     owner: Owner,
 }
@@ -304,13 +295,13 @@ where
 }
 
 /// 128 fresh random bits (S17).
-pub(crate) fn random_id() -> TaskId {
+pub fn random_id() -> TaskId {
     let mut bytes = [0; 16];
     // Without the system's randomness ids could be guessed, so nothing may go on.
     getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
     TaskId::from_bytes(bytes)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
