@@ -24,6 +24,7 @@ impl Runtime {
         tracker.spawn(async move { hints.follow_hints().await });
         tracker.spawn(async move {
             tokio::select! {
+                biased;
                 () = recovered.cancelled() => sweeps.sweep_loop().await,
                 () = sweeps.0.draining.cancelled() => {}
             }
@@ -36,6 +37,7 @@ impl Runtime {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
+                biased;
                 _ = ticks.tick() => {}
                 // While the process drains its leases are renewed until the last is given back.
                 () = self.drained() => return,
@@ -108,8 +110,9 @@ impl Runtime {
         let mut drained = std::pin::pin!(self.drained());
         loop {
             let hint = tokio::select! {
-                hint = hints.next() => hint,
+                biased;
                 () = &mut drained => return,
+                hint = hints.next() => hint,
             };
             match hint {
                 Some(Hint::Changed(id)) => match lock(&self.0.loaded).get(&id).cloned() {
@@ -157,8 +160,9 @@ impl Runtime {
                 }
             };
             tokio::select! {
-                () = sleep(pause) => {}
+                biased;
                 () = self.0.draining.cancelled() => return,
+                () = sleep(pause) => {}
             }
         }
     }

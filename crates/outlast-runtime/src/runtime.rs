@@ -1,7 +1,7 @@
 //! The runtime, what carries calls out for it, and how it starts and stops.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -69,9 +69,10 @@ pub(crate) struct Inner {
     pub(crate) worker: WorkerId,
     pub(crate) runner: Arc<dyn Runner>,
     pub(crate) serves: Mutex<BTreeSet<ToolVersion>>,
-    pub(crate) loaded: Mutex<HashMap<TaskId, Run>>,
+    /// In the order of their ids, so that one seed of the simulation always runs the same way.
+    pub(crate) loaded: Mutex<BTreeMap<TaskId, Run>>,
     /// Work that began under a lease and was dropped without its end being written, by the lease's token.
-    pub(crate) let_go: Mutex<HashMap<TaskId, Token>>,
+    pub(crate) let_go: Mutex<BTreeMap<TaskId, Token>>,
     /// The owners of the tasks that are being created with a lease and are not loaded yet.
     pub(crate) beginning: Mutex<Vec<Owner>>,
     /// Whether tasks wait for a slot: then newer ones queue behind them, and the claim is fair.
@@ -252,8 +253,8 @@ impl Runtime {
     /// Stops at once and gives nothing back, as if the process had ended here.
     pub fn abandon(&self) {
         self.0.draining.cancel();
-        let runs: Vec<Run> = lock(&self.0.loaded).drain().map(|(_, run)| run).collect();
-        runs.iter().for_each(|run| run.unload().cancel());
+        let runs = std::mem::take(&mut *lock(&self.0.loaded));
+        runs.values().for_each(|run| run.unload().cancel());
         self.0.slots.changed();
     }
 

@@ -19,16 +19,18 @@ impl Runtime {
                     backoff = Backoff::default();
                     recovered.cancel();
                     tokio::select! {
+                        biased;
+                        () = self.0.draining.cancelled() => return,
                         () = self.0.slots.work() => {}
                         () = sleep(self.0.config.poll_every) => {}
-                        () = self.0.draining.cancelled() => return,
                     }
                 }
                 Err(error) => {
                     tracing::warn!(%error, "no work can be claimed");
                     tokio::select! {
-                        () = sleep(backoff.next()) => {}
+                        biased;
                         () = self.0.draining.cancelled() => return,
+                        () = sleep(backoff.next()) => {}
                     }
                 }
             }
