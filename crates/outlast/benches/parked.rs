@@ -2,7 +2,10 @@
 //! request after `kill -9`, its resident memory, and how fast it reads and resumes them. Prints a table beside the same
 //! figures of an almost empty file, and judges nothing.
 //!
-//! `cargo bench -p outlast --bench parked -- [--tasks N] [--starts N] [--dir DIRECTORY]`
+//! `cargo bench -p outlast --bench parked -- [--tasks N] [--starts N] [--dir DIRECTORY] [--hours-ago N]`
+//!
+//! With `--hours-ago` the questions were asked that long before the starts. After more than half of their time to live
+//! (a day) each of them is due for a longer one, and the server has to see to that while it serves.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -21,12 +24,15 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
-use outlast::{Config, Elicited, Owner, Recovery, Store, TaskContext, TaskServer, TaskTool};
+use outlast::{
+    Clock, Config, Elicited, Owner, Recovery, Store, SystemClock, TaskContext, TaskServer, TaskTool,
+    Timestamp,
+};
 use outlast_core::{
     Applied, Asks, By, Call, Created, Event, InputKey, LeaseRequest, NewTask, Payload, Question,
     QuestionKind, Spec, TaskId, WorkerId,
 };
-use outlast_sqlite::SqliteStore;
+use outlast_sqlite::{Options, SqliteStore};
 use rmcp::{ErrorData, ServerHandler, model::Extensions, schemars, tool, tool_handler, tool_router};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -42,7 +48,7 @@ const LATER: Duration = Duration::from_secs(3);
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["fill", file, tasks] => fill(Path::new(file), tasks.parse()?),
+        ["fill", file, tasks, hours] => fill(Path::new(file), tasks.parse()?, hours.parse()?),
         ["serve", file] => serve(Path::new(file)),
         _ => measure(&settings(arguments.into_iter())?),
     }
@@ -55,16 +61,19 @@ struct Settings {
     /// How often the server is started and killed.
     starts: usize,
     directory: PathBuf,
+    hours_ago: u64,
 }
 
 fn settings(mut arguments: impl Iterator<Item = String>) -> anyhow::Result<Settings> {
-    let (mut tasks, mut starts, mut directory, mut bench) = (None, 5, std::env::temp_dir(), false);
+    let (mut tasks, mut starts, mut directory) = (None, 5, std::env::temp_dir());
+    let (mut hours_ago, mut bench) = (0, false);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().with_context(|| format!("{argument} needs a value"));
         match &*argument {
             "--tasks" => tasks = Some(value()?.parse()?),
             "--starts" => starts = value()?.parse()?,
             "--dir" => directory = value()?.into(),
+            "--hours-ago" => hours_ago = value()?.parse()?,
             // What `cargo bench` adds; without it, it is run as a test and only shows that it runs.
             "--bench" => bench = true,
             _ => {}
@@ -73,13 +82,13 @@ fn settings(mut arguments: impl Iterator<Item = String>) -> anyhow::Result<Setti
     let usual = if bench { 100_000 } else { 2 * FEW };
     let tasks = tasks.unwrap_or(usual);
     ensure!(tasks >= FEW && starts > 0, "at least {FEW} tasks and one start are needed");
-    Ok(Settings { tasks, starts, directory })
+    Ok(Settings { tasks, starts, directory, hours_ago })
 }
 
 fn measure(settings: &Settings) -> anyhow::Result<()> {
     let directory = tempfile::tempdir_in(&settings.directory)?;
-    let few = Figures::of(&directory.path().join("few.db"), FEW, settings.starts)?;
-    let many = Figures::of(&directory.path().join("many.db"), settings.tasks, settings.starts)?;
+    let few = Figures::of(&directory.path().join("few.db"), FEW, settings)?;
+    let many = Figures::of(&directory.path().join("many.db"), settings.tasks, settings)?;
 
     println!("in {}, questions of {} owners", settings.directory.display(), OWNERS.min(settings.tasks));
     println!("{:44} {:>14} {:>14} {:>8}", "parked questions", FEW, settings.tasks, "ratio");
@@ -127,9 +136,10 @@ struct Figures {
 }
 
 impl Figures {
-    fn of(file: &Path, tasks: u64, starts: usize) -> anyhow::Result<Self> {
+    fn of(file: &Path, tasks: u64, settings: &Settings) -> anyhow::Result<Self> {
         let begun = Instant::now();
-        let mut filling = Process::start(&["fill".as_ref(), file.as_ref(), tasks.to_string().as_ref()])?;
+        let (count, hours) = (tasks.to_string(), settings.hours_ago.to_string());
+        let mut filling = Process::start(&["fill".as_ref(), file.as_ref(), count.as_ref(), hours.as_ref()])?;
         filling.line()?;
         let filled = begun.elapsed();
         filling.kill()?;
@@ -147,7 +157,7 @@ impl Figures {
             let shown = caller.get(tasks / 2)?;
             times.push(begun.elapsed());
             assert_eq!(shown["status"], "input_required", "{shown}");
-            if times.len() == starts {
+            if times.len() == settings.starts {
                 break (server, caller);
             }
             server.kill()?;
@@ -390,10 +400,11 @@ fn question(number: u64) -> Question {
 // --- the one that fills the file
 
 /// Creates the tasks, each of which asks and is parked, and then waits to be killed.
-fn fill(file: &Path, tasks: u64) -> anyhow::Result<()> {
+fn fill(file: &Path, tasks: u64, hours_ago: u64) -> anyhow::Result<()> {
     const CALLERS: usize = 256;
     die_with_the_parent();
-    let store = SqliteStore::open(file)?;
+    let clock = Earlier(Duration::from_secs(hours_ago * 3_600));
+    let store = SqliteStore::open_with(file, Options::default().clock(clock))?;
     let next = Arc::new(AtomicU64::new(0));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build()?;
     runtime.block_on(async {
@@ -415,6 +426,19 @@ fn fill(file: &Path, tasks: u64) -> anyhow::Result<()> {
     println!("filled");
     loop {
         thread::park();
+    }
+}
+
+/// The machine's clock, set back.
+struct Earlier(Duration);
+
+impl Clock for Earlier {
+    fn now(&self) -> Timestamp {
+        SystemClock.now() - self.0
+    }
+
+    fn monotonic(&self) -> Duration {
+        SystemClock.monotonic()
     }
 }
 
