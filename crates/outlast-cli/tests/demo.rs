@@ -304,6 +304,18 @@ fn it_stops_in_good_order_when_it_is_told_to() {
 }
 
 #[test]
+fn a_client_that_leaves_before_it_said_anything_is_no_error() {
+    let place = Place::new(&[]);
+    let output = run(&place.path(), &["demo", "--stdio"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(text(&output.stdout), "");
+    assert_eq!(
+        text(&output.stderr),
+        "outlast: serving on standard input and output, with tasks in outlast.db\n"
+    );
+}
+
+#[test]
 fn two_servers_on_standard_input_share_one_file() {
     let place = Place::new(FILES);
     let mut first = Pipes::start(&place);

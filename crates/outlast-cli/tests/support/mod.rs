@@ -271,6 +271,15 @@ impl Pipes {
         Self { server, stdin, id: 0 }
     }
 
+    pub(crate) fn process(&self) -> u32 {
+        self.server.id()
+    }
+
+    /// SIGKILL; when this returns, the process is gone.
+    pub(crate) fn kill(self) {
+        self.server.kill();
+    }
+
     /// Closes the client's end, and returns how the server ended.
     pub(crate) fn close(self) -> std::process::ExitStatus {
         drop(self.stdin);

@@ -1,11 +1,13 @@
 //! A server on standard input and output.
 
-use rmcp::{ServerHandler, ServiceExt, transport::stdio};
+use rmcp::{ServerHandler, ServiceExt, service::ServerInitializeError, transport::stdio};
 
 use super::TaskServer;
 
 /// Serves on standard input and output until the client closes its end or `shutdown` resolves, then gives unfinished
 /// work back to the store.
+///
+/// A client that leaves before its first message is served, too: there was nothing to do for it.
 ///
 /// # Errors
 /// When the connection cannot be set up.
@@ -15,25 +17,31 @@ pub async fn serve<H: ServerHandler>(
 ) -> std::io::Result<()> {
     let mut shutdown = std::pin::pin!(shutdown);
     let running = tokio::select! {
-        running = server.clone().serve(stdio()) => running.map_err(std::io::Error::other)?,
+        running = server.clone().serve(stdio()) => running,
         () = &mut shutdown => {
             server.shutdown().await;
             return Ok(());
         }
     };
-    let stop = running.cancellation_token();
-    tokio::select! {
-        _ = running.waiting() => {}
-        () = &mut shutdown => {
-            stop.cancel();
-            server.shutdown().await;
-            return Ok(());
+    let served = match running {
+        Ok(running) => {
+            let stop = running.cancellation_token();
+            tokio::select! {
+                _ = running.waiting() => Ok(()),
+                () = &mut shutdown => {
+                    stop.cancel();
+                    server.shutdown().await;
+                    return Ok(());
+                }
+            }
         }
-    }
+        Err(ServerInitializeError::ConnectionClosed(_)) => Ok(()),
+        Err(error) => Err(std::io::Error::other(error)),
+    };
     // The client is gone; who asks for the end now does not want to wait for the work either.
     tokio::select! {
         () = server.shutdown() => {}
         () = &mut shutdown => {}
     }
-    Ok(())
+    served
 }
