@@ -7,7 +7,7 @@
 //! | worker's events | - | as named | - | ignored |
 //! | claim | leased | - | leased | - |
 //! | renew | - | extended | - | - |
-//! | lose lease | - | queued, or failed | - | - |
+//! | lose lease | - | queued, or failed where it ran alone or must not run twice | - | - |
 //! | pass deadline | fails it | fails it | fails it | ignored |
 //! | refresh ttl, abandon | as named | as named | as named | - |
 //!
@@ -17,8 +17,8 @@
 use std::time::Duration;
 
 use crate::{
-    EntryKind, Event, InputKey, Known, Lease, Live, Outcome, Payload, Question, QuestionKind, Recovery, Run,
-    Spec, StepKey, Task, TaskError, TaskState, Timestamp, Wake, WorkerId, journal::Entry,
+    EntryKind, Event, Finished, InputKey, Known, Lease, Live, Outcome, Payload, Question, QuestionKind,
+    Recovery, Run, Spec, StepKey, Task, TaskError, TaskState, Timestamp, Wake, WorkerId, journal::Entry,
 };
 
 /// What an event does to a task.
@@ -146,7 +146,10 @@ impl Task {
             // The worker that holds it.
             (Run::Leased(_), E::Ask { key, question }) => return next.ask(key, question, known),
             (Run::Leased(_), E::Withdraw { key }) => return Ok(next.withdraw(key)),
-            (Run::Leased(_), E::FinishStep { key, outcome }) => return next.finish_step(key, outcome, known),
+            (Run::Leased(_), E::FinishStep { key, outcome, took, tries }) => {
+                let finished = Finished { outcome: outcome.clone(), took: *took, tries: *tries };
+                return next.finish_step(key, finished, known);
+            }
             (Run::Leased(_), E::SetTimer { key, wake }) => return next.set_timer(key, *wake, known),
             (Run::Leased(_), E::FireTimer { key }) => return Ok(next.fire_timer(key)),
             (Run::Leased(_), E::SetMessage(message)) if self.status_message == *message => {
@@ -154,6 +157,11 @@ impl Task {
             }
             (Run::Leased(_), E::SetMessage(message)) => next.set_message(message.as_deref())?,
             (Run::Leased(_), E::ExtendTtl(from_now)) => return Ok(next.extend_ttl(*from_now)),
+            (Run::Leased(held), E::RunAlone) if held.alone => return Ok(Change::Nothing),
+            (Run::Leased(held), E::RunAlone) => {
+                next.live.run = Run::Leased(Lease { alone: true, ..held.clone() });
+                return Ok(next.quietly());
+            }
             (Run::Leased(_), E::Complete(result)) => {
                 limit("result bytes", result.len() as u64, self.spec.limits.result_bytes)?;
                 return Ok(next.end(TaskState::Completed { result: result.clone() }));
@@ -167,6 +175,7 @@ impl Task {
                 // Nobody has seen what is not there yet: what comes after this must wake the work.
                 let seen_seq = (*seen_seq).min(self.seq);
                 next.live.run = Run::Parked { seen_seq, wake: wake.map(|wake| now + wake) };
+                next.journal(EntryKind::Parked, None, None);
                 return Ok(next.quietly());
             }
             (Run::Leased(_), E::Release { began: true }) if self.spec.recovery == Recovery::Fail => {
@@ -174,6 +183,7 @@ impl Task {
             }
             (Run::Leased(_), E::Release { .. }) => {
                 next.live.run = Run::Queued { not_before: now };
+                next.journal(EntryKind::Released, None, None);
                 return Ok(next.quietly());
             }
 
@@ -207,6 +217,7 @@ impl Task {
             | E::FireTimer { .. }
             | E::SetMessage(_)
             | E::ExtendTtl(_)
+            | E::RunAlone
             | E::Complete(_)
             | E::Fail(_)
             | E::ConfirmCancel
@@ -292,9 +303,8 @@ impl Next {
     // --- the journal
 
     fn journal(&mut self, kind: EntryKind, key: Option<StepKey>, body: Option<Payload>) {
-        self.task.seq += 1;
-        let entry = Entry { seq: self.task.seq, at: self.now, kind, key, body };
-        self.task.journal_bytes += entry.size();
+        let entry = Entry { seq: self.task.seq + 1, at: self.now, kind, key, body };
+        self.task.count(&entry);
         self.entry = Some(entry);
     }
 
@@ -302,7 +312,7 @@ impl Next {
     fn journal_work(&mut self, kind: EntryKind, key: StepKey, body: Option<Payload>) -> Result<(), Illegal> {
         let limits = &self.task.spec.limits;
         let size = (key.as_str().len() + body.as_ref().map_or(0, Payload::len)) as u64;
-        limit("journal entries", self.task.seq + 1, limits.entries)?;
+        limit("journal entries", self.task.entries + 1, limits.entries)?;
         limit("journal bytes", self.task.journal_bytes + size, limits.journal_bytes)?;
         self.task.lost.clear();
         self.journal(kind, Some(key), body);
@@ -319,7 +329,6 @@ impl Next {
         }
         self.live.questions.remove(key);
         self.journal(EntryKind::Answered, Some(key.into()), Some(answer.clone()));
-        self.task.inbox_seq = self.task.seq;
         Ok(self.visibly())
     }
 
@@ -332,7 +341,6 @@ impl Next {
             *not_before = self.now.min(*not_before);
         }
         self.journal(EntryKind::CancelRequested, None, None);
-        self.task.inbox_seq = self.task.seq;
     }
 
     // --- the worker
@@ -371,7 +379,7 @@ impl Next {
     fn finish_step(
         mut self,
         key: &StepKey,
-        outcome: &Outcome,
+        finished: Finished,
         known: Option<&Known>,
     ) -> Result<Change, Illegal> {
         match known {
@@ -379,9 +387,9 @@ impl Next {
             Some(_) => return Err(Illegal::KeyKind { key: key.clone() }),
             None => {}
         }
-        let (Outcome::Value(value) | Outcome::Error(value)) = outcome;
+        let (Outcome::Value(value) | Outcome::Error(value)) = &finished.outcome;
         limit("step bytes", value.len() as u64, self.task.spec.limits.value_bytes)?;
-        let body = Payload::encode(outcome).ok();
+        let body = Payload::encode(&finished).ok();
         self.journal_work(EntryKind::Step, key.clone(), body)?;
         Ok(self.quietly())
     }
@@ -432,7 +440,7 @@ impl Next {
 
     fn claim(mut self, worker: &WorkerId, lease: Duration) -> Change {
         self.task.token = self.task.token.next();
-        self.live.run = Run::Leased(Lease { worker: worker.clone(), until: self.now + lease });
+        self.live.run = Run::Leased(Lease { worker: worker.clone(), until: self.now + lease, alone: false });
         let body = Payload::encode(worker.as_str()).ok();
         self.journal(EntryKind::Claimed, None, body);
         self.quietly()
@@ -440,7 +448,7 @@ impl Next {
 
     fn renew(mut self, held: &Lease, lease: Duration) -> Change {
         let until = held.until.max(self.now + lease);
-        self.live.run = Run::Leased(Lease { worker: held.worker.clone(), until });
+        self.live.run = Run::Leased(Lease { until, ..held.clone() });
         if self.refresh_ttl_due() { self.refresh_ttl() } else { self.quietly() }
     }
 
@@ -461,19 +469,39 @@ impl Next {
     fn lose_lease(mut self, held: &Lease) -> Change {
         let body = Payload::encode(held.worker.as_str()).ok();
         self.journal(EntryKind::LeaseLost, None, body);
-        self.task.lost.push(self.now);
-        let lost = self.task.lost.len();
         if self.task.spec.recovery == Recovery::Fail {
+            self.task.lost.push(self.now);
             return self.fail(TaskError::internal(OUTCOME_UNKNOWN));
         }
-        if lost as u64 >= u64::from(self.task.spec.max_attempts) {
-            let message = format!(
-                "the work was started {lost} times and each time its server stopped before it got on; it was given up"
-            );
-            return self.fail(TaskError::internal(message));
+        // What runs beside a suspect may be what killed the worker: that is no proof against it.
+        if held.alone || !self.task.is_suspect() {
+            self.task.lost.push(self.now);
+        }
+        let lost = self.task.lost.len();
+        if held.alone && lost as u64 >= u64::from(self.task.spec.max_attempts) {
+            let error = TaskError::internal(self.given_up());
+            return self.fail(error);
         }
         self.live.run = Run::Queued { not_before: self.now + backoff(lost) };
         self.quietly()
+    }
+
+    /// What a person is told of work that killed its workers.
+    fn given_up(&self) -> String {
+        let (lost, spec) = (&self.task.lost, &self.task.spec);
+        let times = if lost.len() == 1 { "once".into() } else { format!("{} times in a row", lost.len()) };
+        let told = format!(
+            "the server stopped {times} while it ran this work, at the end with nothing beside it, so the work was given \
+             up; finished steps and answers are kept in its history, and an operator can start it again with \
+             `outlast tasks retry`; attempts were lost at "
+        );
+        // The newest of them, as many as the status message has room for.
+        const EACH: usize = "2026-11-29T16:10:43.120Z, ".len();
+        let room =
+            usize::try_from(spec.limits.message_bytes).unwrap_or(usize::MAX).saturating_sub(told.len());
+        let newest = &lost[lost.len().saturating_sub((room / EACH).max(1))..];
+        let when: Vec<_> = newest.iter().map(Timestamp::to_string).collect();
+        told + &when.join(", ")
     }
 }
 

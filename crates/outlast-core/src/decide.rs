@@ -104,11 +104,11 @@ impl Task {
         // As if it had the lease still: a repetition would change nothing.
         let mut held = self.clone();
         if let TaskState::Live(live) = &mut held.state {
-            live.run = Run::Leased(Lease { worker: WorkerId::new(""), until: now });
+            live.run = Run::Leased(Lease { worker: WorkerId::new(""), until: now, alone: false });
         }
         for event in before {
             // Not journaled, and nothing is lost with them.
-            if matches!(event, Event::SetMessage(_) | Event::ExtendTtl(_)) {
+            if matches!(event, Event::SetMessage(_) | Event::ExtendTtl(_) | Event::RunAlone) {
                 continue;
             }
             let known = event.key().map(|key| journal(&key)).transpose()?.flatten();

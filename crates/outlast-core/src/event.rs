@@ -60,6 +60,10 @@ pub enum Event {
         key: StepKey,
         /// How it ended.
         outcome: Outcome,
+        /// How long it took, its tries and the pauses between them included.
+        took: Duration,
+        /// How often it was tried.
+        tries: u32,
     },
     /// The work waits for a time.
     SetTimer {
@@ -77,6 +81,9 @@ pub enum Event {
     SetMessage(Option<String>),
     /// Keep the task for at least this long from now.
     ExtendTtl(Duration),
+    /// The worker runs nothing beside this, so that should it die now, it is known what killed it
+    /// ([`Task::is_suspect`](crate::Task::is_suspect)).
+    RunAlone,
     /// The work ended with a result, tool errors included (S13).
     Complete(Payload),
     /// The work ended with a JSON-RPC error (S13).
@@ -132,6 +139,7 @@ impl Event {
             | Self::FireTimer { .. }
             | Self::SetMessage(_)
             | Self::ExtendTtl(_)
+            | Self::RunAlone
             | Self::Complete(_)
             | Self::Fail(_)
             | Self::ConfirmCancel
@@ -174,6 +182,7 @@ impl Event {
             Self::FireTimer { .. } => "fire timer",
             Self::SetMessage(_) => "set message",
             Self::ExtendTtl(_) => "extend ttl",
+            Self::RunAlone => "run alone",
             Self::Complete(_) => "complete",
             Self::Fail(_) => "fail",
             Self::ConfirmCancel => "confirm cancel",

@@ -1,5 +1,7 @@
 //! The journal of a task: what happened to it, in order, never rewritten. Replay reads it.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{Payload, StepKey, Timestamp};
@@ -13,13 +15,17 @@ pub enum EntryKind {
     Claimed,
     /// A worker's lease ended without its word; the body is the worker's name.
     LeaseLost,
+    /// The work was unloaded while it waits.
+    Parked,
+    /// The worker gave the task back, to be taken up again.
+    Released,
     /// A question was asked; the body is the wire request.
     Asked,
     /// Its answer came; the body is the answer.
     Answered,
     /// The question was taken back.
     Withdrawn,
-    /// A step finished; the body is its [`Outcome`].
+    /// A step finished; the body is [`Finished`].
     Step,
     /// A timer was set; the body is the instant that it is due, in milliseconds.
     TimerSet,
@@ -34,6 +40,21 @@ impl EntryKind {
     #[must_use]
     pub fn opens_key(self) -> bool {
         matches!(self, Self::Asked | Self::Step | Self::TimerSet)
+    }
+
+    /// Whether the work itself made this entry. Only these count towards [`Limits::entries`](crate::Limits::entries):
+    /// what was done to a task, however often, does not use up the room of its work.
+    #[must_use]
+    pub fn is_of_work(self) -> bool {
+        match self {
+            Self::Asked | Self::Withdrawn | Self::Step | Self::TimerSet | Self::TimerFired => true,
+            Self::Claimed
+            | Self::LeaseLost
+            | Self::Parked
+            | Self::Released
+            | Self::Answered
+            | Self::CancelRequested => false,
+        }
     }
 }
 
@@ -61,6 +82,12 @@ impl Entry {
         let body = self.body.as_ref().map_or(0, Payload::len);
         (key + body) as u64
     }
+
+    /// How a step finished, if this is the entry of one.
+    #[must_use]
+    pub fn finished(&self) -> Option<Finished> {
+        self.body.as_ref().filter(|_| self.kind == EntryKind::Step)?.decode().ok()
+    }
 }
 
 /// How a step ended: with its value, or with the error that it declared as final.
@@ -71,6 +98,67 @@ pub enum Outcome {
     Value(Payload),
     /// The step's own final error.
     Error(Payload),
+}
+
+/// What the journal keeps of a step that finished: the body of an [`EntryKind::Step`].
+///
+/// ```
+/// use outlast_core::{Finished, Outcome, Payload};
+/// let finished = Finished { outcome: Outcome::Value(Payload::null()), took: std::time::Duration::from_millis(30), tries: 2 };
+/// let body = Payload::encode(&finished)?;
+/// assert_eq!(body.as_str(), r#"{"value":null,"took_ms":30,"tries":2}"#);
+/// assert_eq!(body.decode::<Finished>()?, finished);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Body", try_from = "Body")]
+pub struct Finished {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// How long it took, in whole milliseconds.
+    pub took: Duration,
+    /// How often it was tried.
+    pub tries: u32,
+}
+
+/// [`Finished`] as it is written. Journals of before these two numbers hold the outcome alone.
+#[derive(Serialize, Deserialize)]
+struct Body {
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::payload::present")]
+    value: Option<Payload>,
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::payload::present")]
+    error: Option<Payload>,
+    #[serde(default)]
+    took_ms: u64,
+    #[serde(default = "once")]
+    tries: u32,
+}
+
+fn once() -> u32 {
+    1
+}
+
+impl From<Finished> for Body {
+    fn from(Finished { outcome, took, tries }: Finished) -> Self {
+        let (value, error) = match outcome {
+            Outcome::Value(value) => (Some(value), None),
+            Outcome::Error(error) => (None, Some(error)),
+        };
+        Self { value, error, took_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX), tries }
+    }
+}
+
+impl TryFrom<Body> for Finished {
+    type Error = &'static str;
+
+    fn try_from(Body { value, error, took_ms, tries }: Body) -> Result<Self, Self::Error> {
+        let outcome = match (value, error) {
+            (Some(value), None) => Outcome::Value(value),
+            (None, Some(error)) => Outcome::Error(error),
+            _ => return Err("a step has either a value or an error"),
+        };
+        Ok(Self { outcome, took: Duration::from_millis(took_ms), tries })
+    }
 }
 
 /// What the journal already says about a key: the entry that opened it.

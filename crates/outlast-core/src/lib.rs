@@ -31,6 +31,7 @@ mod journal;
 mod memory;
 mod payload;
 mod question;
+mod retry;
 mod spec;
 mod store;
 mod task;
@@ -41,10 +42,11 @@ pub use decide::{Decision, Verdict};
 pub use event::{By, Event, Wake};
 pub use hints::{Hint, HintSender, Hints};
 pub use id::{InputKey, InvalidKey, Owner, StepKey, TaskId, Token, WorkerId};
-pub use journal::{Entry, EntryKind, JournalPage, Known, Outcome};
+pub use journal::{Entry, EntryKind, Finished, JournalPage, Known, Outcome};
 pub use memory::MemoryStore;
 pub use payload::Payload;
 pub use question::{Asks, Question, QuestionKind};
+pub use retry::TakenUp;
 pub use spec::{Call, IdempotencyKey, InvalidSpec, Limits, NewTask, Recovery, Spec};
 pub use store::{
     Applied, ClaimRequest, Claimed, Counts, Created, Filter, Head, Held, Inspect, LeaseRequest, ListPage,

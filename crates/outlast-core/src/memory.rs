@@ -1,7 +1,7 @@
 //! The reference store: everything under one lock, in memory.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -36,6 +36,7 @@ pub struct MemoryStore {
     hints: HintSender,
 }
 
+#[derive(Clone)]
 struct Inner {
     time: StoreClock,
     tasks: BTreeMap<TaskId, Row>,
@@ -43,8 +44,11 @@ struct Inner {
     /// The owner that was served last, so that the next claim goes on behind it.
     last_served: Option<Owner>,
     created: u64,
+    /// What each worker served at its last claim.
+    served: HashMap<WorkerId, Arc<[ToolVersion]>>,
 }
 
+#[derive(Clone)]
 struct Row {
     task: Task,
     call: Call,
@@ -55,12 +59,16 @@ struct Row {
     number: u64,
 }
 
+#[derive(Clone)]
 struct KeyRow {
     request: [u8; 32],
     task: TaskId,
     /// When the key is forgotten; never while its task exists.
     until: Option<Timestamp>,
 }
+
+/// How many hints a slow reader may fall behind before it is told of a gap.
+const HINTS: usize = 4_096;
 
 impl MemoryStore {
     /// An empty store on this clock.
@@ -72,8 +80,17 @@ impl MemoryStore {
             keys: HashMap::new(),
             last_served: None,
             created: 0,
+            served: HashMap::new(),
         };
-        Self { inner: Arc::new(Mutex::new(inner)), clock: Arc::new(clock), hints: HintSender::new(4_096) }
+        Self { inner: Arc::new(Mutex::new(inner)), clock: Arc::new(clock), hints: HintSender::new(HINTS) }
+    }
+
+    /// A copy of the tasks as they are now, with a future of its own: on the same clock, with a feed of its own. What a
+    /// simulation of a power cut goes on from.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        let inner = self.lock().clone();
+        Self { inner: Arc::new(Mutex::new(inner)), clock: self.clock.clone(), hints: HintSender::new(HINTS) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -82,15 +99,21 @@ impl MemoryStore {
     }
 }
 
+impl Row {
+    fn append(&mut self, entries: Vec<Entry>) {
+        for entry in entries {
+            if let Some(key) = entry.key.clone().filter(|_| entry.kind.opens_key()) {
+                self.known.insert(key, Known { kind: entry.kind, body: entry.body.clone() });
+            }
+            self.journal.push(entry);
+        }
+    }
+}
+
 impl Inner {
     fn write(&mut self, task: Task, entries: Vec<Entry>) {
         let Some(row) = self.tasks.get_mut(&task.id) else { return };
-        for entry in entries {
-            if let Some(key) = entry.key.clone().filter(|_| entry.kind.opens_key()) {
-                row.known.insert(key, Known { kind: entry.kind, body: entry.body.clone() });
-            }
-            row.journal.push(entry);
-        }
+        row.append(entries);
         row.task = task;
     }
 
@@ -196,7 +219,8 @@ impl Store for MemoryStore {
             inner.keys.insert((new.owner.clone(), key.key.clone()), row);
         }
         inner.created += 1;
-        let row = Row {
+        let journal = new.journal();
+        let mut row = Row {
             task: task.clone(),
             call: new.call,
             journal: Vec::new(),
@@ -204,6 +228,7 @@ impl Store for MemoryStore {
             key: new.idempotency.map(|key| key.key),
             number: inner.created,
         };
+        row.append(journal);
         inner.tasks.insert(new.id, row);
         drop(inner);
         self.hints.send(Hint::Changed(new.id));
@@ -225,6 +250,7 @@ impl Store for MemoryStore {
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
         let mut inner = self.lock();
         inner.time.observe_lease(request.lease);
+        inner.served.insert(request.worker.clone(), request.serves.clone());
         let reading = inner.time.read(&self.clock);
         let ended = if reading.settled { inner.end_leases(reading.now) } else { Vec::new() };
         let mut claimed = Vec::new();
@@ -362,6 +388,12 @@ impl Inspect for MemoryStore {
             counts.leased += u64::from(row.task.lease().is_some());
         }
         Ok(counts)
+    }
+
+    async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
+        let inner = self.lock();
+        let served: BTreeSet<_> = inner.served.values().flat_map(|served| served.iter()).collect();
+        Ok(served.into_iter().cloned().collect())
     }
 
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {

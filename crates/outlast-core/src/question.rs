@@ -80,6 +80,11 @@ impl Question {
         Some(Self { kind: QuestionKind::of(request)?, request: Payload::from_value(request) })
     }
 
+    /// The question whose wire request this is, byte for byte.
+    pub(crate) fn of(request: &Payload) -> Option<Self> {
+        Some(Self { kind: QuestionKind::of(&request.to_value())?, request: request.clone() })
+    }
+
     /// What it asks for.
     #[must_use]
     pub fn kind(&self) -> QuestionKind {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Asks, Owner, Payload, TaskId};
+use crate::{Asks, Owner, Payload, TakenUp, TaskId};
 
 /// What becomes of work whose process died while it ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub struct Limits {
     pub message_bytes: u64,
     /// Questions that are outstanding at one time. 64 by default.
     pub questions: u32,
-    /// Entries of the journal. 10,000 by default.
+    /// Entries of the journal that the work makes. 10,000 by default.
     pub entries: u64,
     /// Bytes of the journal. 64 MiB by default.
     pub journal_bytes: u64,
@@ -68,7 +68,8 @@ pub struct Spec {
     /// A fixed poll interval; `None` adapts it to the task's age (S23).
     #[serde(with = "millis::option")]
     pub poll: Option<Duration>,
-    /// How many attempts in a row may end by a lost lease before the task is failed.
+    /// How many attempts in a row may end by a lost lease before the task is failed. Only an attempt that ran alone
+    /// fails it ([`Task::is_suspect`](crate::Task::is_suspect)).
     pub max_attempts: u32,
     /// How long a cancelled task that nobody runs waits for a worker before the sweeper ends it.
     #[serde(with = "millis")]
@@ -193,13 +194,15 @@ pub struct NewTask {
     pub idempotency: Option<IdempotencyKey>,
     /// How many unfinished tasks the owner may have, this one included.
     pub max_open: u32,
+    /// The failed task that it goes on from, if it is to start one again.
+    pub takes_up: Option<TakenUp>,
 }
 
 impl NewTask {
     /// A task without a key and with the usual quota.
     #[must_use]
     pub fn new(id: TaskId, owner: Owner, spec: impl Into<Arc<Spec>>, call: Call) -> Self {
-        Self { id, owner, spec: spec.into(), call, idempotency: None, max_open: 1_000 }
+        Self { id, owner, spec: spec.into(), call, idempotency: None, max_open: 1_000, takes_up: None }
     }
 }
 

@@ -89,6 +89,10 @@ pub trait Inspect: Send + Sync + 'static {
     /// How many tasks there are of each status, and how many a worker holds.
     async fn counts(&self) -> Result<Counts, StoreError>;
 
+    /// The tools and versions that workers of this store serve, as of the last claim of each: a task of another one is
+    /// taken up by nobody. In order, each once.
+    async fn served(&self) -> Result<Vec<ToolVersion>, StoreError>;
+
     /// The call that a task carries out; `None` when there is no such task.
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError>;
 

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Event, InputKey, NewTask, Owner, Payload, Question, Spec, StepKey, TaskId, Timestamp, Token, WorkerId,
+    Entry, EntryKind, Event, InputKey, NewTask, Owner, Payload, Question, Spec, StepKey, TaskId, Timestamp,
+    Token, WorkerId, retry,
 };
 
 /// A durable task.
@@ -39,6 +40,12 @@ pub struct Task {
     pub journal_bytes: u64,
     /// The fencing token of the last claim.
     pub token: Token,
+    /// How many of its entries the work itself made ([`EntryKind::is_of_work`](crate::EntryKind::is_of_work)).
+    #[serde(default)]
+    pub entries: u64,
+    /// The first of the tasks that this one goes on from, where it was created to start a failed one again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<TaskId>,
     /// The attempts in a row that ended by a lost lease, since work last made progress.
     pub lost: Vec<Timestamp>,
 }
@@ -103,6 +110,9 @@ pub struct Lease {
     pub worker: WorkerId,
     /// Until when, unless renewed.
     pub until: Timestamp,
+    /// Whether the worker runs nothing beside it ([`Event::RunAlone`]).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub alone: bool,
 }
 
 /// A JSON-RPC error.
@@ -187,7 +197,8 @@ impl Task {
     /// The task that `new` asks for, created at `now` and owned by nobody's lease.
     #[must_use]
     pub fn create(new: &NewTask, now: Timestamp) -> Self {
-        Self {
+        let journal = new.journal();
+        let mut task = Self {
             id: new.id,
             owner: new.owner.clone(),
             spec: new.spec.clone(),
@@ -198,15 +209,31 @@ impl Task {
             state: TaskState::Live(Live {
                 run: Run::Queued { not_before: now },
                 cancel: None,
-                questions: BTreeMap::new(),
-                timers: BTreeMap::new(),
+                questions: retry::outstanding(&journal),
+                timers: retry::unfired(&journal),
             }),
             revision: 1,
             seq: 0,
             inbox_seq: 0,
             journal_bytes: 0,
             token: Token::default(),
+            entries: 0,
+            origin: new.takes_up.as_ref().map(|taken| taken.origin),
             lost: Vec::new(),
+        };
+        for entry in &journal {
+            task.count(entry);
+        }
+        task
+    }
+
+    /// Keeps what a task knows of its journal when `entry` is added to it.
+    pub(crate) fn count(&mut self, entry: &Entry) {
+        self.seq = entry.seq;
+        self.journal_bytes += entry.size();
+        self.entries += u64::from(entry.kind.is_of_work());
+        if matches!(entry.kind, EntryKind::Answered | EntryKind::CancelRequested) {
+            self.inbox_seq = entry.seq;
         }
     }
 
@@ -216,7 +243,7 @@ impl Task {
         let mut task = Self::create(new, now);
         task.token = task.token.next();
         if let TaskState::Live(live) = &mut task.state {
-            live.run = Run::Leased(Lease { worker, until: now + lease });
+            live.run = Run::Leased(Lease { worker, until: now + lease, alone: false });
         }
         task
     }
@@ -261,6 +288,14 @@ impl Task {
     #[must_use]
     pub fn was_claimed(&self) -> bool {
         self.token > Token::default()
+    }
+
+    /// Whether it may be what killed its workers: its last two attempts, or all that it is allowed, ended by a lost
+    /// lease. A worker runs a suspect alone ([`Event::RunAlone`]), so that it takes no other work with it and no other
+    /// work's crash is put down to it.
+    #[must_use]
+    pub fn is_suspect(&self) -> bool {
+        self.lost.len() as u64 >= u64::from(self.spec.max_attempts.min(2))
     }
 
     /// Whether the caller asked for its end.

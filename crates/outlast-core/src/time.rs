@@ -1,6 +1,7 @@
 //! Time as a value: instants, and the clock that a store is given.
 
 use std::{
+    fmt,
     ops::{Add, Sub},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -8,7 +9,12 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// An instant on the store's clock, in milliseconds since the Unix epoch.
+/// An instant on the store's clock, in milliseconds since the Unix epoch. `Display` writes it as RFC 3339, in UTC.
+///
+/// ```
+/// use outlast_core::Timestamp;
+/// assert_eq!(Timestamp::from_millis(1_795_968_643_120).to_string(), "2026-11-29T16:10:43.120Z");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(i64);
@@ -30,6 +36,24 @@ impl Timestamp {
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0).max(0).unsigned_abs())
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const DAY: i64 = 86_400_000;
+        let (day, time) = (self.0.div_euclid(DAY), self.0.rem_euclid(DAY));
+        // Counted in cycles of 400 years from a first of March, so that a leap day is the last of its year.
+        let since = day + 719_468;
+        let (cycle, day) = (since.div_euclid(146_097), since.rem_euclid(146_097));
+        let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+        let day = day - (365 * year + year / 4 - year / 100);
+        let month = (5 * day + 2) / 153;
+        let day = day - (153 * month + 2) / 5 + 1;
+        let month = if month < 10 { month + 3 } else { month - 9 };
+        let year = 400 * cycle + year + i64::from(month <= 2);
+        let (hour, minute, second) = (time / 3_600_000, time / 60_000 % 60, time / 1_000 % 60);
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", time % 1_000)
     }
 }
 
@@ -132,7 +156,7 @@ pub struct Reading {
 ///   next year would keep every lease and timer waiting for a year once its date is put right.
 /// - After the wall clock jumped forward, or after [`StoreClock::pause`], takeovers and sweeps wait for one lease,
 ///   so that workers that are alive can renew before anyone calls them dead.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct StoreClock {
     mark: Timestamp,
     seen: Option<(Timestamp, Duration)>,

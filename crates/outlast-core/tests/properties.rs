@@ -122,7 +122,9 @@ fn event() -> impl Strategy<Value = Event> {
     let from_worker = prop_oneof![
         3 => (input(), question()).prop_map(|(key, question)| Event::Ask { key, question }),
         1 => input().prop_map(|key| Event::Withdraw { key }),
-        2 => (key(), outcome()).prop_map(|(key, outcome)| Event::FinishStep { key, outcome }),
+        2 => (key(), outcome(), duration(), any::<u32>())
+            .prop_map(|(key, outcome, took, tries)| Event::FinishStep { key, outcome, took, tries }),
+        1 => Just(Event::RunAlone),
         2 => (key(), wake).prop_map(|(key, wake)| Event::SetTimer { key, wake }),
         1 => key().prop_map(|key| Event::FireTimer { key }),
         1 => option::of(any::<String>()).prop_map(Event::SetMessage),

@@ -29,6 +29,7 @@ set message          | -         | -      | -       | -         | leased    | le
 set message (same)   | -         | -      | -       | -         | .         | .         | .         | -       | -       | -         | .         | .      | .
 extend ttl           | -         | -      | -       | -         | leased    | leased?   | leased!   | -       | -       | -         | .         | .      | .
 extend ttl (shorter) | -         | -      | -       | -         | .         | .         | .         | -       | -       | -         | .         | .      | .
+run alone            | -         | -      | -       | -         | leased    | leased?   | leased!   | -       | -       | -         | .         | .      | .
 complete             | -         | -      | -       | -         | completed | completed | completed | -       | -       | -         | .         | .      | .
 fail                 | -         | -      | -       | -         | failed    | failed    | failed    | -       | -       | -         | .         | .      | .
 confirm cancel       | -         | -      | -       | -         | -         | -         | cancelled | -       | -       | -         | .         | .      | .
@@ -114,7 +115,10 @@ fn event(name: &str) -> Event {
         "cancel" => Event::Cancel,
         "ask" => Event::Ask { key: input("new"), question: question() },
         "withdraw" => Event::Withdraw { key: input("asked") },
-        "finish step" => Event::FinishStep { key: key("new"), outcome: Outcome::Value(Payload::null()) },
+        "finish step" => {
+            let outcome = Outcome::Value(Payload::null());
+            Event::FinishStep { key: key("new"), outcome, took: MINUTE, tries: 2 }
+        }
         "set timer" => Event::SetTimer { key: key("new"), wake: Wake::At(at(100)) },
         "fire timer" => Event::FireTimer { key: key("set") },
         "fire timer (unset)" => Event::FireTimer { key: key("new") },
@@ -122,6 +126,7 @@ fn event(name: &str) -> Event {
         "set message (same)" => Event::SetMessage(Some("as before".into())),
         "extend ttl" => Event::ExtendTtl(MINUTE * 60),
         "extend ttl (shorter)" => Event::ExtendTtl(MINUTE),
+        "run alone" => Event::RunAlone,
         "complete" => Event::Complete(Payload::null()),
         "fail" => Event::Fail(TaskError::internal("no")),
         "confirm cancel" => Event::ConfirmCancel,
@@ -205,7 +210,7 @@ fn the_table_has_every_event_and_every_state() {
     let (_, names) = source.split_once("pub fn name(").unwrap();
     let named: BTreeSet<_> =
         names.split("=> \"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
-    assert_eq!(named.len(), 20);
+    assert_eq!(named.len(), 21);
     let rows: BTreeSet<_> = cells().iter().map(|(_, event, _)| event.split(" (").next().unwrap()).collect();
     assert_eq!(rows, named);
     for (_, row, _) in cells() {

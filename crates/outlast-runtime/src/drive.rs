@@ -266,7 +266,8 @@ impl Runtime {
             Ok(entry) => entry,
             Err(error) => return vec![Event::Fail(TaskError::internal(error.to_string()))],
         };
-        let mut events = vec![Event::FinishStep { key: round_key(number), outcome: Outcome::Value(entry) }];
+        let (key, outcome) = (round_key(number), Outcome::Value(entry));
+        let mut events = vec![Event::FinishStep { key, outcome, took: Duration::ZERO, tries: 1 }];
         events.extend(asks);
         events.push(Event::Park { seen_seq: Run::seen_seq(lease), wake });
         events

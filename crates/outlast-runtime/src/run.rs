@@ -16,8 +16,8 @@ use std::{
 };
 
 use outlast_core::{
-    Applied, Asks, By, EntryKind, Event, Illegal, InputKey, Outcome, Owner, Payload, Question, QuestionKind,
-    Recovery, StepKey, Store, Task, TaskId, Token,
+    Applied, Asks, By, EntryKind, Event, Finished, Illegal, InputKey, Outcome, Owner, Payload, Question,
+    QuestionKind, Recovery, StepKey, Store, Task, TaskId, Token,
 };
 use tokio::{
     sync::{Notify, watch},
@@ -364,8 +364,8 @@ impl Run {
                             }
                             (EntryKind::Withdrawn, Some(key), _) => drop(journal.withdrawn.insert(key)),
                             (EntryKind::Step, Some(key), Some(body)) => {
-                                if let Ok(outcome) = body.decode() {
-                                    journal.steps.insert(key, outcome);
+                                if let Ok(finished) = body.decode::<Finished>() {
+                                    journal.steps.insert(key, finished.outcome);
                                 }
                             }
                             (EntryKind::CancelRequested, ..) => self.0.cancel.cancel(),

@@ -1,11 +1,15 @@
 //! One transaction: the writing operations of the contract. Each decides before it writes, so a refusal leaves
 //! nothing to undo.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use outlast_core::{
     Applied, By, Created, Decision, Event, Held, LeaseRequest, NewTask, Owner, Payload, Renewal, Status,
-    StepKey, Task, TaskId, Timestamp, Token, Verdict, WorkerId,
+    StepKey, Task, TaskId, Timestamp, Token, ToolVersion, Verdict, WorkerId,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -27,6 +31,10 @@ pub(crate) struct Batch<'c> {
     pub(crate) pace: Option<Pace>,
     /// The owner that a claim served last.
     pub(crate) last_served: i64,
+    /// What each worker serves, as the file says.
+    pub(crate) known_served: &'c Served,
+    /// What workers serve since.
+    pub(crate) served: Served,
     /// The longest lease that was asked for.
     pub(crate) lease: Duration,
     /// The tasks that a follower is to look at.
@@ -34,6 +42,9 @@ pub(crate) struct Batch<'c> {
     /// Whether anything was written.
     pub(crate) dirty: bool,
 }
+
+/// What each worker served at its last claim.
+pub(crate) type Served = HashMap<WorkerId, Arc<[ToolVersion]>>;
 
 /// How long a commit took, and how long ago that was.
 #[derive(Debug, Clone, Copy)]
@@ -217,6 +228,9 @@ impl Batch<'_> {
                     "INSERT OR REPLACE INTO keys (owner, key, request, id) VALUES (?1, ?2, ?3, ?4)",
                 )?
                 .execute(params![new.owner.as_str(), &*key.key, key.request, new.id.as_bytes()])?;
+        }
+        for entry in new.journal() {
+            row::append(self.connection, number, &entry)?;
         }
         self.count(owner, None, Some(shape))?;
         self.changed.push(new.id);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outlast_core::{Applied, By, Call, ClaimRequest, Claimed, Event, Payload};
+use outlast_core::{Applied, By, Call, ClaimRequest, Claimed, Event, Payload, ToolVersion};
 use rusqlite::{OptionalExtension, params};
 
 use crate::{
@@ -33,6 +33,9 @@ impl Batch<'_> {
     pub(crate) fn claim(&mut self, request: &ClaimRequest) -> Result<Vec<Claimed>, Failure> {
         self.lease = self.lease.max(request.lease);
         let mut claimed = Vec::new();
+        if self.runtime {
+            self.note_served(request)?;
+        }
         if !self.runtime || too_slow(self.pace, request.lease) {
             return Ok(claimed);
         }
@@ -68,6 +71,30 @@ impl Batch<'_> {
             }
         }
         Ok(claimed)
+    }
+
+    /// Writes down what a worker serves, where that is news.
+    fn note_served(&mut self, request: &ClaimRequest) -> Result<(), Failure> {
+        let ClaimRequest { worker, serves, .. } = request;
+        if self.served.get(worker).or_else(|| self.known_served.get(worker)) == Some(serves) {
+            return Ok(());
+        }
+        self.connection.prepare_cached("DELETE FROM served WHERE worker = ?1")?.execute([worker.as_str()])?;
+        let mut insert = self
+            .connection
+            .prepare_cached("INSERT OR IGNORE INTO served (worker, tool, version) VALUES (?1, ?2, ?3)")?;
+        for ToolVersion { tool, version } in &**serves {
+            insert.execute([worker.as_str(), tool, version])?;
+        }
+        self.served.insert(worker.clone(), serves.clone());
+        self.dirty = true;
+        Ok(())
+    }
+
+    /// Forgets what the workers of another runtime served.
+    pub(crate) fn forget_served(&mut self) -> Result<(), Failure> {
+        self.dirty |= self.connection.prepare_cached("DELETE FROM served")?.execute([])? > 0;
+        Ok(())
     }
 
     /// The numbers of the tools that the worker serves, as a JSON array for SQL.

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use outlast_core::{Call, Counts, Filter, Head, JournalPage, Status, StoreError, Task, TaskId};
+use outlast_core::{Call, Counts, Filter, Head, JournalPage, Status, StoreError, Task, TaskId, ToolVersion};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::{
@@ -138,6 +138,15 @@ pub(crate) fn counts(connection: &Connection) -> Result<Counts, Failure> {
         }
         Ok(counts)
     })?)
+}
+
+pub(crate) fn served(connection: &Connection) -> Result<Vec<ToolVersion>, Failure> {
+    let mut statement =
+        connection.prepare_cached("SELECT DISTINCT tool, version FROM served ORDER BY tool, version")?;
+    let served = statement
+        .query_map([], |row| Ok(ToolVersion { tool: row.get(0)?, version: row.get(1)? }))?
+        .collect::<Result<_, _>>()?;
+    Ok(served)
 }
 
 /// The tasks that `filter` lets through, newest first, from before number `before`, with their numbers.

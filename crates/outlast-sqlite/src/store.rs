@@ -13,9 +13,9 @@ use std::{
 use async_trait::async_trait;
 use futures::channel::oneshot;
 use outlast_core::{
-    Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, HintSender, Hints,
-    Inspect, JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreClock, StoreError, Swept,
-    Task, TaskId, WorkerId,
+    Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Entry, Event, Filter, Head, Held, HintSender,
+    Hints, Inspect, JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreClock, StoreError,
+    Swept, Task, TaskId, ToolVersion, WorkerId,
 };
 
 use crate::{
@@ -182,7 +182,10 @@ impl Store for SqliteStore {
     async fn create(&self, new: NewTask, lease: Option<LeaseRequest>) -> Result<Created, StoreError> {
         let queue = self.handle.shared.queue.clone();
         let (reply, answer) = oneshot::channel();
-        let bytes = new.call.params.len() + new.call.context.as_ref().map_or(0, outlast_core::Payload::len);
+        let journal: u64 = new.takes_up.iter().flat_map(|taken| &taken.journal).map(Entry::size).sum();
+        let bytes = new.call.params.len()
+            + new.call.context.as_ref().map_or(0, outlast_core::Payload::len)
+            + usize::try_from(journal).unwrap_or(usize::MAX);
         let run = move |batch: &mut Batch<'_>| batch.create(&new, lease.as_ref());
         let job = Operation::new(bytes, run, move |outcome, result| {
             // After an unknown end nothing is given back: the same call is to find its lease.
@@ -282,6 +285,10 @@ impl Inspect for SqliteStore {
 
     async fn counts(&self) -> Result<Counts, StoreError> {
         self.read(read::counts)
+    }
+
+    async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
+        self.read(read::served)
     }
 
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {

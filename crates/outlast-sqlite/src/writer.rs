@@ -17,7 +17,7 @@ use rusqlite::{Connection, config::DbConfig};
 
 use crate::{
     Holder, Options, Role,
-    batch::{Batch, KEPT_CHANGES, Pace},
+    batch::{Batch, KEPT_CHANGES, Pace, Served},
     error::{Failure, is_busy},
     lock::RuntimeLock,
     open,
@@ -45,6 +45,8 @@ pub(crate) struct Writer {
     outage: bool,
     last_commit: Option<Commit>,
     last_served: i64,
+    /// What each worker serves, as the file says.
+    served: Served,
     /// The last change that followers were told of, and the state of the file that it was read in.
     seen_change: i64,
     seen_version: i64,
@@ -96,6 +98,7 @@ impl Writer {
             outage: false,
             last_commit: None,
             last_served: 0,
+            served: Served::default(),
             seen_change: open::last_change(&connection)?,
             seen_version: data_version(&connection)?,
         };
@@ -115,7 +118,11 @@ impl Writer {
         // In batches: others may write in between.
         while !self.runtime {
             let all = Timestamp::from_millis(i64::MAX);
-            let voided = self.transact(|batch| batch.end_leases(all, VOIDED)).map_err(Broken::into_error)?;
+            let voided = self.transact(|batch| {
+                batch.forget_served()?;
+                batch.end_leases(all, VOIDED)
+            });
+            let voided = voided.map_err(Broken::into_error)?;
             self.runtime = voided < VOIDED;
         }
         Ok(Ok(()))
@@ -254,16 +261,18 @@ impl Writer {
                     .as_ref()
                     .map(|commit| Pace { took: commit.took, ago: began.saturating_sub(commit.ended) }),
                 last_served: self.last_served,
+                known_served: &self.served,
+                served: Served::default(),
                 lease: Duration::ZERO,
                 changed: Vec::new(),
                 dirty: false,
             };
             let result = body(&mut batch)?;
             let last = batch.finish(seen)?;
-            Ok((result, last, batch.last_served, batch.lease, batch.changed, batch.dirty))
+            Ok((result, last, batch.last_served, batch.served, batch.lease, batch.changed, batch.dirty))
         }))
         .unwrap_or(Err(Failure::Panic));
-        let (result, last_change, last_served, lease, changed, dirty) = match ran {
+        let (result, last_change, last_served, served, lease, changed, dirty) = match ran {
             Ok(ran) => ran,
             Err(failure) => {
                 // Some errors have undone the transaction already.
@@ -288,6 +297,7 @@ impl Writer {
             self.last_commit = Some(Commit { took: ended.saturating_sub(began), ended });
         }
         self.last_served = last_served;
+        self.served.extend(served);
         self.seen_change = last_change;
         self.time().observe_lease(lease);
         self.outage = false;

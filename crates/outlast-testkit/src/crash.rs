@@ -371,10 +371,10 @@ fn holds(effect: Effect, task: &Task, journal: &[Entry]) -> bool {
         Effect::Created => true,
         Effect::Claimed(token) => task.token >= Token(token),
         Effect::Step(number) => {
-            let Event::FinishStep { key, outcome } = step_of(id, number) else { return false };
-            let body = Payload::encode(&outcome).ok();
-            let is_it = |entry: &Entry| entry.key.as_ref() == Some(&key) && entry.body == body;
-            journal.iter().any(|entry| entry.kind == EntryKind::Step && is_it(entry))
+            let Event::FinishStep { key, outcome, .. } = step_of(id, number) else { return false };
+            let is_it = |entry: &&Entry| entry.kind == EntryKind::Step && entry.key.as_ref() == Some(&key);
+            let finished = journal.iter().find(is_it).and_then(Entry::finished);
+            finished.is_some_and(|finished| finished.outcome == outcome)
         }
         Effect::Asked => entry(EntryKind::Asked).is_some(),
         Effect::Answered => entry(EntryKind::Answered).is_some_and(|entry| entry.body == Some(answer_of(id))),

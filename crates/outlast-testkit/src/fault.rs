@@ -13,7 +13,8 @@ use std::{
 use async_trait::async_trait;
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, Hints, Inspect,
-    JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreError, Swept, Task, TaskId, WorkerId,
+    JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreError, Swept, Task, TaskId,
+    ToolVersion, WorkerId,
 };
 use tokio::sync::Semaphore;
 
@@ -203,6 +204,10 @@ impl<S: Store + ?Sized> Inspect for FaultStore<S> {
 
     async fn counts(&self) -> Result<Counts, StoreError> {
         self.through(self.inner.counts()).await
+    }
+
+    async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
+        self.through(self.inner.served()).await
     }
 
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {

@@ -159,7 +159,13 @@ pub fn answer(key: &str, content: &str) -> Event {
 /// A step finished with a value.
 #[must_use]
 pub fn finish(key: &str, value: &Value) -> Event {
-    Event::FinishStep { key: step(key), outcome: Outcome::Value(payload(value)) }
+    finish_with(key, Outcome::Value(payload(value)))
+}
+
+/// A step finished so, at its first try.
+#[must_use]
+pub fn finish_with(key: &str, outcome: Outcome) -> Event {
+    Event::FinishStep { key: step(key), outcome, took: MOMENT, tries: 1 }
 }
 
 /// The work waits for this long from now.

@@ -226,6 +226,8 @@ impl Line {
         let what = match entry.kind {
             EntryKind::Claimed => "taken up by",
             EntryKind::LeaseLost => "lease lost by",
+            EntryKind::Parked => "waits",
+            EntryKind::Released => "given back",
             EntryKind::Asked => "asked",
             EntryKind::Answered => "answered",
             EntryKind::Withdrawn => "question taken back",

@@ -34,7 +34,7 @@ pub async fn text_of_every_kind_comes_back_byte_for_byte(on: &dyn Harness) {
         let events = vec![
             Event::SetMessage(Some(text.into())),
             finish("value", &json!(text)),
-            Event::FinishStep { key: step("error"), outcome: Outcome::Error(payload(&json!([text]))) },
+            finish_with("error", Outcome::Error(payload(&json!([text])))),
             ask("question", text),
         ];
         let told = store.worked(task.id, token, events).await;
@@ -44,8 +44,8 @@ pub async fn text_of_every_kind_comes_back_byte_for_byte(on: &dyn Harness) {
         let by = outlast_core::By::Owner(owner(text));
         store.tell(task.id, by, vec![answer("question", text)]).await;
         let entries = store.entries(task.id).await;
-        let value: Outcome = entries[0].body.as_ref().unwrap().decode().unwrap();
-        assert_eq!(value, Outcome::Value(payload(&json!(text))));
+        let finished = entries[0].finished().unwrap();
+        assert_eq!(finished.outcome, Outcome::Value(payload(&json!(text))));
         assert_eq!(entries[3].body, Some(accepted(text)));
 
         let ended = store.worked(task.id, token, vec![complete(&json!({"text": text}))]).await;
@@ -71,10 +71,10 @@ pub async fn json_is_kept_as_it_was_written(on: &dyn Harness) {
         let call = Call { params: raw.clone(), context: Some(raw.clone()) };
         let (task, token) = store.create_leased(NewTask { call: call.clone(), ..new_task() }, "one").await;
         assert_eq!(store.call(task.id).await.unwrap(), Some(call), "{text}");
-        let value = Event::FinishStep { key: step("a"), outcome: Outcome::Value(raw.clone()) };
+        let value = finish_with("a", Outcome::Value(raw.clone()));
         store.worked(task.id, token, vec![value]).await;
-        let outcome: Outcome = store.entries(task.id).await[0].body.as_ref().unwrap().decode().unwrap();
-        assert_eq!(outcome, Outcome::Value(raw.clone()), "{text}");
+        let finished = store.entries(task.id).await[0].finished().unwrap();
+        assert_eq!(finished.outcome, Outcome::Value(raw.clone()), "{text}");
         store.worked(task.id, token, vec![Event::Complete(raw.clone())]).await;
         assert_eq!(store.task(task.id).await.state, TaskState::Completed { result: raw }, "{text}");
     }
@@ -112,7 +112,7 @@ pub async fn the_largest_of_everything_that_is_allowed_comes_back(on: &dyn Harne
 
     let key = StepKey::new("k".repeat(StepKey::MAX_BYTES)).unwrap();
     let value = text_of(limits.value_bytes);
-    let finished = Event::FinishStep { key: key.clone(), outcome: Outcome::Value(value.clone()) };
+    let finished = finish_with(key.as_str(), Outcome::Value(value.clone()));
     store.worked(task.id, token, vec![finished, ask("q", "Sure?")]).await;
     let shell = accepted("").len() as u64;
     let large = accepted(&"x".repeat(usize::try_from(limits.value_bytes - shell).unwrap()));
@@ -121,8 +121,8 @@ pub async fn the_largest_of_everything_that_is_allowed_comes_back(on: &dyn Harne
 
     let entries = store.entries(task.id).await;
     assert_eq!(entries[0].key, Some(key));
-    let outcome: Outcome = entries[0].body.as_ref().unwrap().decode().unwrap();
-    assert!(outcome == Outcome::Value(value));
+    let finished = entries[0].finished().unwrap();
+    assert!(finished.outcome == Outcome::Value(value));
     assert!(entries[2].body == Some(large));
 
     let result = text_of(limits.result_bytes);
@@ -144,8 +144,7 @@ pub async fn what_exceeds_a_limit_is_refused_and_changes_nothing(on: &dyn Harnes
         store.create_leased(new_with(Spec { limits: limits.clone(), ..rerun() }), "one").await;
     let held = store.worked(task.id, token, vec![ask("q", "Sure?"), finish("a", &json!(1))]).await;
 
-    let step_of =
-        |key: &str, bytes| Event::FinishStep { key: step(key), outcome: Outcome::Value(text_of(bytes)) };
+    let step_of = |key: &str, bytes| finish_with(key, Outcome::Value(text_of(bytes)));
     let over = [
         ("step bytes", vec![step_of("b", 201)]),
         ("question bytes", vec![ask("r", &"?".repeat(200))]),

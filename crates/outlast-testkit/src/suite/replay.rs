@@ -1,6 +1,6 @@
 //! What was journaled before is a change of nothing, so that an identical retry is safe; a key names one thing.
 
-use outlast_core::{Applied, EntryKind, Event, Illegal, Outcome, Status, Wake};
+use outlast_core::{Applied, EntryKind, Event, Finished, Illegal, Outcome, Status, Wake};
 use serde_json::json;
 
 use crate::{Harness, story::*};
@@ -63,14 +63,17 @@ pub async fn a_step_that_finished_keeps_its_first_outcome(on: &dyn Harness) {
     for again in [
         finish("a", &json!("first")),
         finish("a", &json!("second")),
-        Event::FinishStep { key: step("a"), outcome: Outcome::Error(payload(&json!("no"))) },
+        finish_with("a", Outcome::Error(payload(&json!("no")))),
     ] {
         assert_eq!(store.work(task.id, token, vec![again]).await, Applied::Absorbed(finished.clone()));
     }
     let entries = store.entries(task.id).await;
     assert_eq!(entries.len(), 1);
-    let outcome: Outcome = entries[0].body.as_ref().unwrap().decode().unwrap();
-    assert_eq!(outcome, Outcome::Value(payload(&json!("first"))));
+    let finished = entries[0].finished().unwrap();
+    assert_eq!(
+        finished,
+        Finished { outcome: Outcome::Value(payload(&json!("first"))), took: MOMENT, tries: 1 }
+    );
 }
 
 pub async fn a_timer_that_was_set_keeps_its_time(on: &dyn Harness) {

@@ -290,6 +290,9 @@ impl Inspect for Spy {
     async fn counts(&self) -> Result<Counts, StoreError> {
         self.0.counts().await
     }
+    async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
+        self.0.served().await
+    }
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {
         self.0.call(id).await
     }
