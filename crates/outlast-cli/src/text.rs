@@ -51,6 +51,18 @@ pub(crate) fn span(duration: Duration) -> String {
     }
 }
 
+/// A duration in two units, for what is compared with another one.
+pub(crate) fn lapse(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0 => format!("{} ms", duration.as_millis()),
+        1..60 => format!("{seconds}.{} s", duration.subsec_millis() / 100),
+        60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3_600 % 24),
+    }
+}
+
 /// An instant in UTC.
 pub(crate) fn instant(at: Timestamp) -> String {
     DateTime::<Utc>::from_timestamp_millis(at.as_millis())
@@ -101,6 +113,14 @@ mod tests {
     fn a_long_message_becomes_one_short_line() {
         assert_eq!(one_line("two\nlines", 20), "two lines");
         assert_eq!(one_line("0123456789", 5), "0123…");
+    }
+
+    #[test]
+    fn a_lapse_is_written_in_two_units() {
+        let lapse = |millis| lapse(Duration::from_millis(millis));
+        assert_eq!([lapse(0), lapse(999), lapse(12_399)], ["0 ms", "999 ms", "12.3 s"]);
+        assert_eq!([lapse(61_000), lapse(3_600_000)], ["1 min 1 s", "1 h 0 min"]);
+        assert_eq!([lapse(86_399_000), lapse(90_000_000)], ["23 h 59 min", "1 d 1 h"]);
     }
 
     #[test]

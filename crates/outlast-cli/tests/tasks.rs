@@ -154,11 +154,125 @@ fn a_task_is_shown_with_its_call_its_history_and_its_end() {
     let shown = works(&path, &["tasks", "show", &id]);
     assert!(shown.contains("asked 'title': What is the title of the report?"), "{shown}");
     assert!(!shown.contains("Secret title") && !shown.contains("anonymous"), "{shown}");
-    assert!(works(&path, &["tasks", "show", &id, "--answers"]).contains("Secret title"));
+    assert!(works(&path, &["tasks", "show", &id, "--values"]).contains("Secret title"));
 
     let failed = caller.start("failing_job", json!({"kind": "protocol"}));
     caller.until_status(&failed, "failed");
     assert!(works(&path, &["tasks", "show", &failed]).contains("\"code\": -32603"));
+}
+
+#[test]
+fn a_history_tells_of_the_server_that_was_killed_and_of_the_one_that_went_on() {
+    let place = Place::new(FILES);
+    let (caller, id) = asking(&place);
+    let path = place.path();
+    caller.server.kill();
+    works(&path, &["tasks", "answer", &id, "title", "--accept", "title=Meanwhile"]);
+    works(&path, &["tasks", "answer", &id, "format", "--accept", "format=json"]);
+    Http::start(&place).until_status(&id, "completed");
+
+    let shown = works(&path, &["tasks", "show", &id]);
+    let at = |text: &str| shown.find(text).unwrap_or_else(|| panic!("'{text}' is not in {shown}"));
+    let story = [
+        "+0 ms  created\n",
+        "attempt 1 begun by ",
+        "asked 'title': What is the title of the report?\n",
+        "answered 'title' after ",
+        "attempt 1 lost after ",
+        "attempt 2 begun by ",
+        "completed by attempt 2 after ",
+    ];
+    assert!(story.map(at).is_sorted(), "{shown}");
+
+    let history = json_of(&works(&path, &["tasks", "show", &id, "--json"]))["history"].take();
+    let told: Vec<_> = history.as_array().unwrap().iter().map(|told| &told["kind"]).collect();
+    assert_eq!((told[0], told[told.len() - 1]), (&json!("created"), &json!("completed")));
+    let lost = history.as_array().unwrap().iter().find(|told| told["kind"] == "lease_lost").unwrap();
+    assert!(lost["attempt"] == 1 && lost["tookMs"].is_u64() && lost["afterMs"].is_u64(), "{lost}");
+}
+
+#[test]
+fn a_failed_task_is_started_again_once_as_another_one() {
+    let place = Place::new(FILES);
+    let mut caller = Http::start(&place);
+    let path = place.path();
+    let failed = caller.start("failing_job", json!({"kind": "protocol"}));
+    let end = caller.until_status(&failed, "failed");
+
+    let said = works(&path, &["tasks", "retry", &failed]);
+    let again = said.trim_end();
+    assert_eq!(said, format!("{again}\n"), "the id alone, for a script");
+    assert_ne!(again, failed);
+    caller.until_status(again, "failed");
+    let now = caller.get(&failed);
+    for field in ["status", "error", "lastUpdatedAt"] {
+        assert_eq!(now[field], end[field], "what failed stays as it is");
+    }
+    let shown = works(&path, &["tasks", "show", again]);
+    assert!(shown.contains(&format!("created with what is kept of the failed task {failed}")), "{shown}");
+
+    let refused = fails(&path, &["tasks", "retry", &failed]);
+    let told = format!("was started again before, as {again}, which is failed; start that one again");
+    assert!(refused.contains(&told), "{refused}");
+    let third = works(&path, &["tasks", "retry", again]);
+    caller.until_status(third.trim_end(), "failed");
+}
+
+#[test]
+fn only_a_failed_task_is_started_again() {
+    let place = Place::new(FILES);
+    let (mut caller, id) = asking(&place);
+    let path = place.path();
+    let retry = |id: &str| fails(&path, &["tasks", "retry", id]);
+    assert!(retry(&id).contains("the task is input_required; only a failed one can be started again"));
+    caller.cancel(&id);
+    caller.until_status(&id, "cancelled");
+    assert!(retry(&id).contains("the task is cancelled; only a failed one"));
+    assert!(retry(&"0".repeat(32)).contains("there is no task 0000"));
+    assert_eq!(works(&path, &["tasks", "list"]).lines().count(), 2, "nothing was started");
+}
+
+#[test]
+fn a_task_of_a_version_that_nobody_serves_is_marked_and_can_be_found() {
+    let place = Place::new(FILES);
+    let mut caller = Http::start(&place);
+    let path = place.path();
+    let failed = caller.start("failing_job", json!({"kind": "protocol"}));
+    caller.until_status(&failed, "failed");
+    let hashed = caller.start("hash_folder", json!({"path": "files"}));
+    caller.until_status(&hashed, "completed");
+
+    let output = run(&path, &["tasks", "retry", &failed, "--tool-version", "2.0"]);
+    let (id, note) = (text(&output.stdout), text(&output.stderr));
+    let id = id.trim_end();
+    assert!(output.status.success());
+    assert!(note.contains("waits for a server that serves 'failing_job' in version 2.0"), "{note}");
+
+    let list = |args: &[&str]| {
+        let output = run(&path, &[&["tasks", "list"], args].concat());
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let (all, note) = list(&[]);
+    assert_eq!(all.lines().count(), 4, "{all}");
+    let marked: Vec<_> = all.lines().filter(|line| line.contains(" ! ")).collect();
+    assert!(
+        matches!(marked[..], [line] if line.starts_with(id) && line.contains("failing_job 2.0")),
+        "{all}"
+    );
+    assert!(note.starts_with("! nobody takes it up: ") && note.contains("or cancel it"), "{note}");
+    let (found, _) = list(&["--unserved", "--json"]);
+    let found = json_of(&found);
+    assert_eq!(found["tasks"].as_array().unwrap().len(), 1, "{found}");
+    assert_eq!(
+        (&found["tasks"][0]["taskId"], &found["tasks"][0]["unserved"]),
+        (&json!(id), &json!(true)),
+        "{found}"
+    );
+    assert!(works(&path, &["tasks", "show", id]).contains("\nserved    by no server"));
+
+    assert_eq!(works(&path, &["tasks", "cancel", id]), "cancelled\n");
+    let (none, note) = list(&["--unserved"]);
+    assert_eq!((&*none, &*note), ("", "no tasks\n"));
 }
 
 #[test]

@@ -3,7 +3,9 @@
 mod answer;
 mod cancel;
 mod form;
+mod history;
 mod list;
+mod retry;
 mod show;
 
 use std::{
@@ -13,10 +15,10 @@ use std::{
 
 use anyhow::{Context, anyhow, bail};
 use clap::Subcommand;
-use outlast_core::{Store, StoreError, Task, TaskId};
+use outlast_core::{Entry, Store, StoreError, Task, TaskId, ToolVersion};
 use outlast_sqlite::{Options, Role, SqliteStore};
 
-/// See, answer and cancel the tasks in a file
+/// See, answer, cancel and retry the tasks in a file
 ///
 /// Works beside a running server, which sees an answer or a cancel at once, and without one, when the next server to
 /// start does. Whoever may write the file is its operator: they see and answer the tasks of every owner.
@@ -35,6 +37,7 @@ enum Command {
     Show(show::Args),
     Answer(answer::Args),
     Cancel(cancel::Args),
+    Retry(retry::Args),
 }
 
 pub(crate) async fn main(Args { db, command }: Args) -> anyhow::Result<()> {
@@ -45,6 +48,7 @@ pub(crate) async fn main(Args { db, command }: Args) -> anyhow::Result<()> {
         Command::Show(args) => show::run(&store, &args, &mut out).await,
         Command::Answer(args) => answer::run(&store, args, &mut out).await,
         Command::Cancel(args) => cancel::run(&store, &args, &mut out).await,
+        Command::Retry(args) => retry::run(&store, args, &mut out).await,
     };
     store.close().await;
     done.map_err(|error| match error.is::<StoreError>() {
@@ -73,6 +77,30 @@ fn open(path: &Path) -> anyhow::Result<SqliteStore> {
 /// A task that was named on the command line.
 async fn find(store: &dyn Store, id: TaskId) -> anyhow::Result<Task> {
     store.get(id).await?.ok_or_else(|| no_such(id))
+}
+
+/// The whole journal of a task.
+async fn journal(store: &dyn Store, id: TaskId) -> anyhow::Result<Vec<Entry>> {
+    const PAGE_BYTES: u64 = 1 << 20;
+    let mut entries: Vec<Entry> = Vec::new();
+    loop {
+        let after = entries.last().map_or(0, |entry| entry.seq);
+        let page = store.journal(id, after, PAGE_BYTES).await?;
+        entries.extend(page.entries);
+        if !page.more {
+            return Ok(entries);
+        }
+    }
+}
+
+/// Whether `task` waits for a worker that is not there: it is unfinished, nobody has it, and none of those that last
+/// claimed from its store serves its tool in its version.
+fn unserved(task: &Task, served: &[ToolVersion]) -> bool {
+    !task.is_final() && task.lease().is_none() && !served.contains(&tool_version(task))
+}
+
+fn tool_version(task: &Task) -> ToolVersion {
+    ToolVersion::new(task.spec.tool.clone(), task.spec.version.clone())
 }
 
 fn no_such(id: TaskId) -> anyhow::Error {

@@ -3,13 +3,17 @@
 use std::{fmt::Write as _, io::Write};
 
 use outlast_core::{
-    Clock, Entry, EntryKind, Live, Payload, Question, QuestionKind, Recovery, Run, Store, Task, TaskId,
-    TaskState, Timestamp,
+    Clock, Live, Question, QuestionKind, Recovery, Run, Store, Task, TaskId, TaskState, Timestamp,
+    ToolVersion,
 };
 use outlast_sqlite::SystemClock;
 use serde_json::{Value, json};
 
-use super::{find, form, list};
+use super::{
+    find, form,
+    history::{self, Happening},
+    journal, list, unserved,
+};
 use crate::text;
 
 /// Show everything about a task: its call, its questions, its history, how it ended
@@ -17,9 +21,9 @@ use crate::text;
 pub(super) struct Args {
     /// The task
     id: TaskId,
-    /// Show the answers and the values of steps in the history too, which may be secrets
+    /// Show the values of steps and the answers in the history too, which may be secrets
     #[arg(long)]
-    answers: bool,
+    values: bool,
     /// Write JSON
     #[arg(long)]
     json: bool,
@@ -29,11 +33,9 @@ pub(super) async fn run(store: &dyn Store, args: &Args, out: &mut impl Write) ->
     let task = find(store, args.id).await?;
     let call = store.call(args.id).await?;
     let arguments = call.map_or(Value::Null, |call| call.params.to_value()["arguments"].take());
-    let mut history = Vec::new();
-    for entry in journal(store, args.id).await? {
-        history.push(Line { body: shown(&entry, args.answers), entry });
-    }
-    let shown = Shown { task: &task, arguments, history };
+    let history = history::history(&task, &journal(store, args.id).await?);
+    let served = store.served().await?;
+    let shown = Shown { task: &task, served, arguments, history, values: args.values };
     if args.json {
         writeln!(out, "{}", text::json(&shown.as_json()))?;
     } else {
@@ -42,51 +44,28 @@ pub(super) async fn run(store: &dyn Store, args: &Args, out: &mut impl Write) ->
     Ok(())
 }
 
-async fn journal(store: &dyn Store, id: TaskId) -> anyhow::Result<Vec<Entry>> {
-    const PAGE_BYTES: u64 = 1 << 20;
-    let mut entries: Vec<Entry> = Vec::new();
-    loop {
-        let after = entries.last().map_or(0, |entry| entry.seq);
-        let page = store.journal(id, after, PAGE_BYTES).await?;
-        entries.extend(page.entries);
-        if !page.more {
-            return Ok(entries);
-        }
-    }
-}
-
 /// A task and what belongs to it.
 struct Shown<'a> {
     task: &'a Task,
+    /// What the last server on the store served.
+    served: Vec<ToolVersion>,
     arguments: Value,
-    history: Vec<Line>,
-}
-
-/// An entry of the history, and as much of its body as is to be seen.
-struct Line {
-    entry: Entry,
-    body: Option<Value>,
-}
-
-/// An answer or a step's value may be a secret, and is shown only where that is asked for.
-fn shown(entry: &Entry, answers: bool) -> Option<Value> {
-    let secret = matches!(entry.kind, EntryKind::Answered | EntryKind::Step);
-    entry.body.as_ref().filter(|_| answers || !secret).map(Payload::to_value)
+    history: Vec<Happening>,
+    values: bool,
 }
 
 impl Shown<'_> {
     fn as_json(&self) -> Value {
-        let Self { task, arguments, history } = self;
-        let mut json = list::summary(task);
+        let Self { task, served, arguments, history, values } = self;
+        let mut json = list::summary(task, served);
         let spec = &task.spec;
         let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        json["toolVersion"] = spec.version.clone().into();
         json["recovery"] = json!(spec.recovery);
         json["ttlMs"] = json!(task.ttl.map(millis));
         json["claims"] = task.token.0.into();
         json["lostLeases"] = task.lost.iter().copied().map(text::instant).collect();
         json["arguments"] = arguments.clone();
-        json["history"] = history.iter().map(Line::as_json).collect();
+        json["history"] = history::as_json(history, *values);
         match &task.state {
             TaskState::Live(live) => {
                 json["run"] = json!(live.run);
@@ -103,7 +82,7 @@ impl Shown<'_> {
     }
 
     fn as_text(&self, now: Timestamp) -> String {
-        let Self { task, arguments, history } = self;
+        let Self { task, served, arguments, history, values } = self;
         let spec = &task.spec;
         let mut out = String::new();
         let mut line = |name: &str, value: &str| {
@@ -121,6 +100,12 @@ impl Shown<'_> {
         line("kept", &retention(task));
         if let TaskState::Live(live) = &task.state {
             line("work", &work(live, now));
+            if unserved(task, served) {
+                line(
+                    "served",
+                    "by no server: the last one on this file does not serve this tool in this version",
+                );
+            }
             if let Some(cancelled) = live.cancel {
                 line("cancel", &format!("asked for at {}", at(cancelled, now)));
             }
@@ -137,8 +122,7 @@ impl Shown<'_> {
             TaskState::Failed { error } => section(&mut out, "error", &text::json(&json!(error))),
             TaskState::Live(_) | TaskState::Cancelled => {}
         }
-        let history: Vec<_> = history.iter().map(Line::as_text).collect();
-        section(&mut out, "history", &history.join("\n"));
+        section(&mut out, "history", &history::as_text(history, *values));
         out
     }
 }
@@ -212,47 +196,5 @@ fn asked(question: &Question) -> String {
             format!("{message}\n{}", text::printable(params["url"].as_str().unwrap_or_default()))
         }
         _ => text::json(&request),
-    }
-}
-
-impl Line {
-    fn as_json(&self) -> Value {
-        let Entry { seq, at, kind, key, .. } = &self.entry;
-        json!({"seq": seq, "at": text::instant(*at), "kind": kind, "key": key, "body": self.body})
-    }
-
-    fn as_text(&self) -> String {
-        let Self { entry, body } = self;
-        let what = match entry.kind {
-            EntryKind::Claimed => "taken up by",
-            EntryKind::LeaseLost => "lease lost by",
-            EntryKind::Parked => "waits",
-            EntryKind::Released => "given back",
-            EntryKind::Asked => "asked",
-            EntryKind::Answered => "answered",
-            EntryKind::Withdrawn => "question taken back",
-            EntryKind::Step => "step finished",
-            EntryKind::TimerSet => "timer set",
-            EntryKind::TimerFired => "timer fired",
-            EntryKind::CancelRequested => "end asked for",
-            _ => "something of a newer version",
-        };
-        let key = entry.key.as_ref().map(|key| format!(" '{}'", key.as_str())).unwrap_or_default();
-        let body = match (body, &entry.body) {
-            (Some(Value::String(text)), _) => format!(" {text}"),
-            (Some(Value::Number(due)), _) if entry.kind == EntryKind::TimerSet => {
-                format!(" for {}", text::instant(Timestamp::from_millis(due.as_i64().unwrap_or_default())))
-            }
-            (Some(request), _) if entry.kind == EntryKind::Asked => {
-                format!(
-                    ": {}",
-                    request["params"]["message"].as_str().or(request["method"].as_str()).unwrap_or_default()
-                )
-            }
-            (Some(value), _) => format!(": {value}"),
-            (None, Some(hidden)) => format!(" ({} bytes)", hidden.len()),
-            (None, None) => String::new(),
-        };
-        text::one_line(&format!("{}  {what}{key}{body}", text::instant(entry.at)), 2_000)
     }
 }
