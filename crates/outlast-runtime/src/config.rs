@@ -24,6 +24,13 @@ pub struct Config {
     pub task: Limits,
     /// How long a worker may be silent before its tasks are taken over. 30 seconds by default.
     pub lease: Duration,
+    /// How long a task of [`Recovery::Rerun`](outlast_core::Recovery::Rerun) may do nothing but wait, for an answer or a
+    /// time, before it is unloaded: its future is dropped and it holds no memory and no lease, until what it waits for
+    /// comes. Zero is at once. 30 seconds by default.
+    ///
+    /// Work that does something of its own beside its waiting (a step, a timer that is not the task's) is not unloaded
+    /// while it is seen to do so at least this often.
+    pub park_after: Duration,
     /// How often a worker looks for work that no hint told it of. One second by default.
     pub poll_every: Duration,
     /// How fast one caller may poll one task; `None` is as fast as it likes. Sixty at once and ten a second by default.
@@ -62,6 +69,7 @@ impl Default for Config {
             argument_bytes: 1 << 20,
             task: Limits::default(),
             lease: Duration::from_secs(30),
+            park_after: Duration::from_secs(30),
             poll_every: Duration::from_secs(1),
             poll_limit: Some(PollLimit::default()),
             drain: Duration::from_secs(10),

@@ -1,15 +1,18 @@
 //! From the start of a run to the event that ends it, for claimed tasks and for calls that begin inline.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
 use outlast_core::{
-    Call, Created, Event, Illegal, InputKey, NewTask, Outcome, Payload, StepKey, StoreError, Task, TaskError,
+    Call, Created, Event, Illegal, InputKey, NewTask, Outcome, Payload, Recovery, StepKey, StoreError, Task, TaskError,
 };
 use serde::{Deserialize, Serialize};
 use tokio::{task::JoinHandle, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Ended, Round, Run, Runtime, lock, run::Lease};
+use crate::{
+    Ended, Round, Run, Runtime, lock,
+    run::{Lease, answer},
+};
 
 /// How a call that began inline went on.
 pub enum Inline {
@@ -23,6 +26,14 @@ pub enum Inline {
     CallerLeft,
     /// The store would not take it.
     Failed(StoreError),
+}
+
+/// How an attempt ends that still has its lease.
+enum End {
+    /// The work is over, and these events say how.
+    Over(Vec<Event>),
+    /// It only waits.
+    Parks,
 }
 
 /// What is journaled of a round of a multi-round-trip call: what came out of it.
@@ -43,7 +54,7 @@ impl Runtime {
         if let Created::Created { task, token } = &created {
             if token.is_none() {
                 self.0.slots.work_may_be_ready();
-            } else if let Some(run) = self.bind(Run::inline(task.spec.asks), task, before, false).await {
+            } else if let Some(run) = self.bind(Run::inline(task.origin.unwrap_or(task.id), task.spec.asks), task, before, false).await {
                 let (runtime, task) = (self.clone(), task.clone());
                 self.0.tracker.spawn(async move { runtime.drive(task, call, run).await });
             }
@@ -63,11 +74,12 @@ impl Runtime {
     ) -> Inline {
         let mut attempt = self.spawn_attempt(new.call.clone(), None, run.clone());
         let ended = tokio::select! {
+            biased;
             ended = &mut attempt => Some(flatten(ended)),
-            () = sleep(patience) => None,
             () = run.wants_task().cancelled() => None,
+            () = sleep(patience) => None,
             () = caller_left.cancelled() => {
-                run.unload().cancel();
+                run.gone().cancel();
                 return Inline::CallerLeft;
             }
         };
@@ -82,6 +94,9 @@ impl Runtime {
         let refused = match self.create(new, true).await {
             Ok(Created::Created { task, token: Some(_) }) => {
                 if let Some(run) = self.bind(run, &task, before, true).await {
+                    if let Some(lease) = run.lease() {
+                        run.write_early(lease).await;
+                    }
                     let (runtime, begun) = (self.clone(), task.clone());
                     self.0.tracker.spawn(async move {
                         let ended = async {
@@ -97,12 +112,12 @@ impl Runtime {
             }
             // A process that may create and not run: another one begins it anew.
             Ok(Created::Created { task, token: None }) => {
-                run.unload().cancel();
+                run.gone().cancel();
                 return Inline::Task(Box::new(task));
             }
             Ok(Created::OverQuota) => Inline::NotCreated(Box::new(Created::OverQuota)),
             Ok(known) => {
-                run.unload().cancel();
+                run.gone().cancel();
                 return Inline::NotCreated(Box::new(known));
             }
             Err(error) => Inline::Failed(error),
@@ -111,25 +126,26 @@ impl Runtime {
         // nothing of tasks.
         if ended.is_none() && !always_task {
             tokio::select! {
+                biased;
                 ended = attempt => return Inline::Ended(flatten(ended)),
                 () = run.wants_task().cancelled() => {}
                 () = caller_left.cancelled() => {
-                    run.unload().cancel();
+                    run.gone().cancel();
                     return Inline::CallerLeft;
                 }
             }
         }
-        run.unload().cancel();
+        run.gone().cancel();
         refused
     }
 
     /// Loads a task that was leased at its creation; gives it back when the runtime is on its way out.
     async fn bind(&self, run: Run, task: &Task, leased_at: Duration, began: bool) -> Option<Run> {
-        let lease = run.bind(task, self.0.store.clone(), self.0.slots.clone(), leased_at);
+        let lease = run.bind(task, &self.0, leased_at);
         if self.load(&lease, &run) {
             return Some(run);
         }
-        run.unload().cancel();
+        run.gone().cancel();
         self.release(&lease, began).await;
         None
     }
@@ -137,7 +153,13 @@ impl Runtime {
     fn spawn_attempt(&self, call: Call, round: Option<Round>, run: Run) -> JoinHandle<Ended> {
         let runner = self.0.runner.clone();
         // A task of its own: the request that began it may go away.
-        self.0.tracker.spawn(async move { runner.run(call, round, run).await })
+        self.0.tracker.spawn(async move {
+            let ended = runner.run(call, round, run.clone()).await;
+            match run.misused() {
+                Some(error) => Ended::Error(error.clone()),
+                None => ended,
+            }
+        })
     }
 
     /// Runs a leased task from what its journal says to the event that ends this attempt.
@@ -155,27 +177,41 @@ impl Runtime {
                     // The lease began when the store last read its clock.
                     sleep(deadline.since(held.until - self.0.config.lease)).await;
                 }
-                _ => std::future::pending().await,
+                _ => pending().await,
             }
         };
-        let events = tokio::select! {
-            // First, because unloading ends the attempt too, and how that ends says nothing of the work.
+        let end = tokio::select! {
+            // First, because that ends the attempt too, and how it ends then says nothing of the work.
             biased;
-            () = run.unload().cancelled() => None,
-            events = attempt => Some(events),
-            () = deadline => Some(vec![Event::PassDeadline]),
+            () = run.gone().cancelled() => None,
+            events = attempt => Some(End::Over(events)),
+            () = deadline => Some(End::Over(vec![Event::PassDeadline])),
+            () = self.wants_to_park(run, lease) => Some(End::Parks),
         };
-        let concluded = match events {
-            Some(events) => {
+        let concluded = match end {
+            Some(End::Over(events)) => {
                 run.set_ended();
                 tokio::select! {
+                    biased;
+                    () = run.gone().cancelled() => false,
                     () = self.conclude(run, lease, events) => true,
-                    () = run.unload().cancelled() => false,
+                }
+            }
+            Some(End::Parks) => {
+                tokio::select! {
+                    biased;
+                    () = run.gone().cancelled() => false,
+                    parked = self.park(run, lease) => parked,
                 }
             }
             None => false,
         };
-        run.unload().cancel();
+        self.forget(run, lease, concluded);
+    }
+
+    /// An attempt is over: what it holds is let go.
+    pub(crate) fn forget(&self, run: &Run, lease: &Lease, concluded: bool) {
+        run.gone().cancel();
         if !concluded {
             lock(&self.0.let_go).insert(lease.id, lease.token);
         }
@@ -187,10 +223,52 @@ impl Runtime {
         self.0.slots.changed();
     }
 
+    /// Resolves when the work has only waited for long enough to be unloaded. Work that must not run twice stays.
+    async fn wants_to_park(&self, run: &Run, lease: &Lease) {
+        if lease.recovery == Recovery::Fail {
+            return pending().await;
+        }
+        let activity = &run.0.activity;
+        tokio::select! {
+            biased;
+            () = async {
+                run.park_soon().cancelled().await;
+                activity.only_waited(Duration::ZERO).await;
+            } => {}
+            () = activity.only_waited(self.0.config.park_after) => {}
+        }
+    }
+
+    /// Drops the work and gives the task back until something wakes it; says whether that is written.
+    async fn park(&self, run: &Run, lease: &Lease) -> bool {
+        run.unload().cancel();
+        run.0.activity.unattended().await;
+        let mut events: Vec<_> = run.last_message().into_iter().collect();
+        let park = {
+            let seen = lock(&lease.seen);
+            let used = lock(&run.0.used_keys);
+            // A timer that nothing waits for any more would wake the work for nothing, over and over.
+            let left = seen.due_timers(lease.store_now()).filter(|key| !used.contains(*key));
+            events.extend(left.map(|key| Event::FireTimer { key: key.clone() }));
+            // What came since was not seen, and wakes it at once.
+            Event::Park { seen_seq: seen.seq, wake: None }
+        };
+        events.push(park);
+        match run.write(lease, events).await {
+            Some(Ok(_)) => true,
+            Some(Err(illegal)) => {
+                tracing::error!(task = ?lease.id, %illegal, "a task could not be parked; it is given back");
+                self.release(lease, true).await;
+                true
+            }
+            None => false,
+        }
+    }
+
     /// Writes the events that end an attempt; what the store refuses becomes the task's error.
     async fn conclude(&self, run: &Run, lease: &Lease, mut events: Vec<Event>) {
         if let Some(message) = run.last_message() {
-            events.insert(0, Event::SetMessage(Some(message)));
+            events.insert(0, message);
         }
         if let Err(illegal) = run.commit(lease, events).await {
             let instead = match illegal {
@@ -221,7 +299,7 @@ impl Runtime {
             return vec![Event::ConfirmCancel];
         }
         let answers: Option<Vec<_>> =
-            last.keys.iter().map(|(own, key)| Some((own.clone(), Run::answer(lease, key)?))).collect();
+            last.keys.iter().map(|(own, key)| Some((own.clone(), answer(lease, key)?))).collect();
         let Some(answers) = answers else {
             // Woken by some of the answers: wait for the rest.
             return vec![Event::Park { seen_seq: Run::seen_seq(lease), wake: None }];
@@ -239,7 +317,7 @@ impl Runtime {
             Ended::Cancelled => return vec![Event::ConfirmCancel],
             Ended::InputRequired { questions, state, .. } => (questions, state),
             // The attempt is unloaded, or the process is on its way out: nothing is to be written.
-            Ended::Dropped => std::future::pending().await,
+            Ended::Dropped => pending().await,
         };
         let Some(lease) = run.lease() else { return Vec::new() };
         if run.cancel().is_cancelled() {
@@ -281,7 +359,7 @@ fn round_key(number: u32) -> StepKey {
 
 fn rounds_so_far(lease: &Arc<Lease>) -> Vec<RoundEntry> {
     (1..)
-        .map_while(|number| match Run::step(lease, &round_key(number)) {
+        .map_while(|number| match lock(&lease.seen).step(&round_key(number)) {
             Some(Outcome::Value(entry)) => entry.decode().ok(),
             _ => None,
         })
@@ -294,7 +372,7 @@ fn unused_key(lease: &Lease, own: &str, taken: &[(String, InputKey)]) -> Option<
     let further = (2..).map_while(|n| InputKey::new(format!("{own}#{n}")).ok());
     std::iter::once(first)
         .chain(further)
-        .find(|key| !Run::was_asked(lease, key) && taken.iter().all(|(_, other)| other != key))
+        .find(|key| !lock(&lease.seen).was_asked(key) && taken.iter().all(|(_, other)| other != key))
 }
 
 /// The end of a run; one that was aborted with its process has none.

@@ -6,7 +6,7 @@ use outlast_core::{Applied, By, Event, Held, Hint, Renewal, StoreError};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Lease, Run, Runtime, lock};
+use crate::{Run, Runtime, lock, run::Lease};
 
 /// How many tasks one sweep may change: a small write that stalls nobody.
 const SWEEP: u32 = 50;
@@ -66,7 +66,7 @@ impl Runtime {
             if !self.0.store.is_exclusive() {
                 for run in runs.iter().filter(|run| self.is_overdue(run) && !run.has_ended()) {
                     tracing::warn!("a lease ran out before it could be renewed; its work is dropped");
-                    run.unload().cancel();
+                    run.gone().cancel();
                 }
             }
         }
@@ -85,7 +85,7 @@ impl Runtime {
     fn heed(&self, run: &Run, renewal: Renewal, sent: Duration) {
         match renewal {
             // It may just have ended here: then it is no longer loaded and nothing is lost.
-            Renewal::Lost => run.unload().cancel(),
+            Renewal::Lost => run.gone().cancel(),
             Renewal::Kept { inbox_seq, cancel } => {
                 run.renewed(sent);
                 if cancel {
@@ -169,9 +169,10 @@ impl Runtime {
 
     /// Gives a task back to the store, for another process or the next start of this one.
     pub(crate) async fn give_back(&self, run: &Run) {
-        run.unload().cancel();
+        let began = !run.is_in_line();
+        run.gone().cancel();
         let Some(lease) = run.lease() else { return };
-        self.release(lease, true).await;
+        self.release(lease, began).await;
         lock(&self.0.loaded).remove(&lease.id);
         self.0.slots.changed();
     }

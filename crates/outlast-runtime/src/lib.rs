@@ -6,22 +6,31 @@
 
 #![deny(missing_docs)]
 
+mod activity;
+mod alone;
 mod backoff;
 mod clock;
 mod config;
 mod drive;
 mod housekeeping;
 mod poll_limit;
+mod race;
 mod run;
 mod runtime;
+mod seen;
 mod slots;
+mod step;
+mod wait;
 mod worker;
 
 pub use self::{
     clock::SystemClock,
     config::{Config, PollLimit},
     drive::Inline,
-    run::{AskRefused, Run},
+    race::{Raced, race},
+    run::{Cancelled, Run},
     runtime::{Ended, Round, Runner, Runtime, random_id},
+    step::{StepFailure, StepOptions, step_id},
+    wait::AskRefused,
 };
-use self::{run::Lease, runtime::lock};
+use self::runtime::lock;

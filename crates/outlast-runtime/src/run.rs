@@ -1,31 +1,32 @@
 //! One attempt at a task, as the work sees it: what it may say, ask and hear.
 //!
-//! A store that fails, a lease that is lost and a drain never reach the work as errors. What it awaits here then simply
-//! does not resolve, and the runtime drops the attempt.
+//! A store that fails, a lease that is lost, a drain and a park never reach the work as errors. What it awaits here then
+//! simply does not resolve, and the runtime drops the attempt. From then on the attempt is revoked: whoever kept a clone of
+//! it can begin nothing, and what it had sent is fenced by the store.
 
 use std::{
     any::Any,
-    collections::{BTreeMap, HashSet},
+    collections::HashSet,
     convert::Infallible,
     future::pending,
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use outlast_core::{
-    Applied, Asks, By, EntryKind, Event, Finished, Illegal, InputKey, Outcome, Owner, Payload, Question,
-    QuestionKind, Recovery, StepKey, Store, Task, TaskId, Token,
+    Applied, Asks, By, Clock, Event, Illegal, InputKey, Owner, Payload, Recovery, StepKey, Store, Task,
+    TaskError, TaskId, Timestamp, Token,
 };
 use tokio::{
-    sync::{Notify, watch},
+    sync::{Notify, RwLock, watch},
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{backoff::Backoff, lock, slots::Slots};
+use crate::{activity::Activity, backoff::Backoff, lock, runtime::Inner, seen::Seen};
 
 /// A loaded task and the lease that this process holds on it.
 pub(crate) struct Lease {
@@ -33,35 +34,55 @@ pub(crate) struct Lease {
     pub(crate) token: Token,
     pub(crate) owner: Owner,
     pub(crate) store: Arc<dyn Store>,
-    recovery: Recovery,
-    /// Whether its author was told that asking and [`Recovery::Fail`] do not go well together.
+    pub(crate) recovery: Recovery,
+    /// Whether its author was told that waiting and [`Recovery::Fail`] do not go well together.
     warned: AtomicBool,
     /// The bytes that a status message may have.
     message_bytes: usize,
-    /// Told when the work begins or stops waiting, because waiting work holds no slot.
-    slots: Arc<Slots>,
+    clock: Arc<dyn Clock>,
+    /// The store's clock and the worker's own at one moment, the latter a little later.
+    began: (Timestamp, Duration),
     /// When the lease was last known to hold, on the worker's own clock.
     renewed: Mutex<Duration>,
-    journal: Mutex<Journal>,
-    message: watch::Sender<Option<String>>,
+    pub(crate) seen: Mutex<Seen>,
+    pub(crate) message: watch::Sender<Option<String>>,
+    /// What finished before the call was a task, and is not journaled yet.
+    early: Mutex<Vec<Event>>,
+    /// Held shared by what writes finished steps, so that whoever must see them can wait for all of it.
+    pub(crate) writing: Arc<RwLock<()>>,
 }
 
-/// What this attempt knows of the task's journal.
-#[derive(Default)]
-struct Journal {
-    seq: u64,
-    asked: HashSet<StepKey>,
-    answers: BTreeMap<StepKey, Payload>,
-    withdrawn: HashSet<StepKey>,
-    steps: BTreeMap<StepKey, Outcome>,
+impl Lease {
+    /// The store's clock now, never ahead of it by more than the two clocks drift apart.
+    pub(crate) fn store_now(&self) -> Timestamp {
+        self.began.0 + self.clock.monotonic().saturating_sub(self.began.1)
+    }
+
+    /// The worker's own clock.
+    pub(crate) fn monotonic(&self) -> Duration {
+        self.clock.monotonic()
+    }
+
+    /// Says once that a tool of [`Recovery::Fail`] waits.
+    pub(crate) fn warn_of_waiting(&self) {
+        if self.recovery == Recovery::Fail && !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                task = ?self.id,
+                "a tool of Recovery::Fail waits: should its server stop before that is over, the task fails; \
+                 a tool that does no harm before it waits can be Recovery::Rerun"
+            );
+        }
+    }
 }
 
 /// A handle on one attempt; clones share it.
 #[derive(Clone)]
-pub struct Run(Arc<Shared>);
+pub struct Run(pub(crate) Arc<Shared>);
 
-struct Shared {
-    asks: Asks,
+pub(crate) struct Shared {
+    /// The task that the call is or may become, or the first of those that it carries on.
+    origin: TaskId,
+    pub(crate) asks: Asks,
     /// Set once the call is a task: at once for a claimed one, later or never for one that began inline.
     lease: OnceLock<Arc<Lease>>,
     bound: Notify,
@@ -69,55 +90,68 @@ struct Shared {
     wants_task: CancellationToken,
     /// The caller asked for the end of the work.
     cancel: CancellationToken,
-    /// The work is to be dropped: the lease is lost, the process drains, or the inline caller left.
+    /// The lease is lost, or the process is on its way out: nothing more is to be written.
+    gone: CancellationToken,
+    /// The work is to be dropped: that, or it parks, it is over, or the inline caller left.
     unload: CancellationToken,
-    news: Notify,
-    waiting: AtomicUsize,
+    /// The work broke a rule that it cannot be told of; [`Shared::misuse`] says which.
+    stop: CancellationToken,
+    misuse: OnceLock<TaskError>,
+    /// The work is to park as soon as it only waits.
+    park_soon: CancellationToken,
+    /// The work made a journal entry under this lease.
+    progress: CancellationToken,
+    /// A suspect that waits for its turn to run alone.
+    in_line: AtomicBool,
+    pub(crate) news: Notify,
+    pub(crate) activity: Activity,
     /// The work is over and its end is being written.
     ended: AtomicBool,
-    used_keys: Mutex<HashSet<InputKey>>,
+    pub(crate) used_keys: Mutex<HashSet<StepKey>>,
+    /// Keys of steps that were dropped after their work was done: whether they are journaled is not known yet.
+    pub(crate) doubtful: Mutex<HashSet<StepKey>>,
     /// Who waits for a call that is no task yet, as the runner knows them.
     caller: OnceLock<Arc<dyn Any + Send + Sync>>,
-    early_message: Mutex<Option<String>>,
+    /// What a call that is no task yet said and finished.
+    early: Mutex<Early>,
 }
 
-/// Why a question was not asked, or will not be answered.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AskRefused {
-    /// The key was used before in this task (S18).
-    #[error("the question key '{0}' was used before in this task; use another key for another question")]
-    KeyUsed(InputKey),
-    /// The key names a step or timer of this task.
-    #[error("'{0}' cannot be a question key: it names a step or timer of this task")]
-    KeyKind(InputKey),
-    /// The client did not declare that it can be asked this (S20a).
-    #[error("the client did not declare that it can be asked this kind of question ({0:?})")]
-    Undeclared(QuestionKind),
-    /// The caller asked for the end of the work, so no answer will come.
-    #[error("the task was cancelled")]
-    Cancelled,
-    /// The question exceeds a limit of the task.
-    #[error("the question cannot be asked: {0}")]
-    Limit(String),
+#[derive(Default)]
+struct Early {
+    message: Option<String>,
+    events: Vec<Event>,
 }
+
+/// The caller asked for the end of the work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the task was cancelled")]
+pub struct Cancelled;
 
 impl Run {
-    /// An attempt at a call that is no task (yet); its work may ask kinds in `asks` once it becomes one.
-    pub fn inline(asks: Asks) -> Self {
+    /// An attempt at a call that is no task (yet), and would be `id`; its work may ask kinds in `asks` once it is one.
+    pub fn inline(id: TaskId, asks: Asks) -> Self {
+        let gone = CancellationToken::new();
         Self(Arc::new(Shared {
+            origin: id,
             asks,
             lease: OnceLock::new(),
             bound: Notify::new(),
             wants_task: CancellationToken::new(),
             cancel: CancellationToken::new(),
-            unload: CancellationToken::new(),
+            unload: gone.child_token(),
+            gone,
+            stop: CancellationToken::new(),
+            misuse: OnceLock::new(),
+            park_soon: CancellationToken::new(),
+            progress: CancellationToken::new(),
+            in_line: AtomicBool::new(false),
             news: Notify::new(),
-            waiting: AtomicUsize::new(0),
+            activity: Activity::default(),
             ended: AtomicBool::new(false),
             used_keys: Mutex::default(),
+            doubtful: Mutex::default(),
             caller: OnceLock::new(),
-            early_message: Mutex::default(),
+            early: Mutex::default(),
         }))
     }
 
@@ -132,33 +166,36 @@ impl Run {
         if self.is_task() { None } else { self.0.caller.get()?.downcast_ref::<T>().cloned() }
     }
 
-    /// The call is this task now, leased to this process.
-    pub(crate) fn bind(
-        &self,
-        task: &Task,
-        store: Arc<dyn Store>,
-        slots: Arc<Slots>,
-        renewed: Duration,
-    ) -> Arc<Lease> {
+    /// The call is this task now, leased to this process since `leased` of its own clock.
+    pub(crate) fn bind(&self, task: &Task, runtime: &Inner, leased: Duration) -> Arc<Lease> {
+        // The lease began when the store last read its clock.
+        let store_now = task.lease().map_or(task.updated_at, |held| held.until - runtime.config.lease);
         let lease = Arc::new(Lease {
             id: task.id,
             token: task.token,
             owner: task.owner.clone(),
-            store,
+            store: runtime.store.clone(),
             recovery: task.spec.recovery,
             warned: AtomicBool::new(false),
             message_bytes: usize::try_from(task.spec.limits.message_bytes).unwrap_or(usize::MAX),
-            slots,
-            renewed: Mutex::new(renewed),
-            journal: Mutex::default(),
+            clock: runtime.config.clock.clone(),
+            began: (store_now, runtime.config.clock.monotonic()),
+            renewed: Mutex::new(leased),
+            seen: Mutex::default(),
             message: watch::Sender::new(task.status_message.clone()),
+            early: Mutex::default(),
+            writing: Arc::default(),
         });
         if self.0.lease.set(lease.clone()).is_ok() {
+            self.0.activity.attach(runtime.slots.clone());
             if task.cancel_requested() {
                 self.0.cancel.cancel();
             }
             tokio::spawn(write_messages(Arc::downgrade(&lease), lease.message.subscribe(), self.clone()));
-            if let Some(early) = lock(&self.0.early_message).take() {
+            // Not before: nothing is kept early once the lease is there.
+            let early = std::mem::take(&mut *lock(&self.0.early));
+            *lock(&lease.early) = early.events;
+            if let Some(early) = early.message {
                 self.status(early);
             }
             self.0.bound.notify_waiters();
@@ -177,6 +214,11 @@ impl Run {
         &self.0.unload
     }
 
+    /// Cancelled when nothing of this attempt is to be written any more.
+    pub(crate) fn gone(&self) -> &CancellationToken {
+        &self.0.gone
+    }
+
     /// Cancelled when the caller asked for the end of the work (S22).
     pub fn cancel(&self) -> &CancellationToken {
         &self.0.cancel
@@ -186,12 +228,37 @@ impl Run {
         &self.0.wants_task
     }
 
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.0.waiting.load(Ordering::Relaxed) > 0
+    /// Cancelled when the work is to park as soon as it only waits.
+    pub(crate) fn park_soon(&self) -> &CancellationToken {
+        &self.0.park_soon
+    }
+
+    /// Cancelled when the work made a journal entry.
+    pub(crate) fn progress(&self) -> &CancellationToken {
+        &self.0.progress
+    }
+
+    /// Whether the work holds no running slot: it waits for a person or a time, or has not begun.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_in_line() || self.0.activity.only_waits()
+    }
+
+    /// Whether it is a suspect that waits for its turn to run alone, and has not begun.
+    pub(crate) fn is_in_line(&self) -> bool {
+        self.0.in_line.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_in_line(&self, in_line: bool) {
+        self.0.in_line.store(in_line, Ordering::Relaxed);
+    }
+
+    /// Whether the work only waits, and a later attempt may take it up where it is.
+    pub(crate) fn may_park(&self) -> bool {
+        self.lease().is_some_and(|lease| lease.recovery == Recovery::Rerun) && self.0.activity.only_waits()
     }
 
     /// The work is over: what is left is to write how it ended, which may take as long as the store needs. The token
-    /// guards that write, so it is safe after the lease's time.
+    /// guards that write, so it is safe after the lease's time. Nothing else is begun from now on.
     pub(crate) fn set_ended(&self) {
         self.0.ended.store(true, Ordering::Relaxed);
     }
@@ -216,12 +283,38 @@ impl Run {
         self.lease().map(|lease| *lock(&lease.renewed))
     }
 
-    /// What the work last said about itself, for the event that ends it.
-    pub(crate) fn last_message(&self) -> Option<String> {
-        self.lease().and_then(|lease| lease.message.borrow().clone())
+    /// What the work last said about itself, for the event that ends or parks it.
+    pub(crate) fn last_message(&self) -> Option<Event> {
+        let message = self.lease()?.message.borrow().clone()?;
+        Some(Event::SetMessage(Some(message)))
+    }
+
+    /// How the work broke a rule, if it did.
+    pub(crate) fn misused(&self) -> Option<&TaskError> {
+        self.0.misuse.get()
     }
 
     // --- what the work may do
+
+    /// Polls the work of a tool to its end. `None` when it was dropped before that, because the attempt is unloaded: by
+    /// then the work and all that it held is gone, and what is returned to whoever called it does not matter.
+    ///
+    /// Everything that a tool does belongs in here: by the polls the runtime knows whether the work does something
+    /// beside its waiting.
+    pub async fn attend<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let _attended = self.0.activity.attend();
+        let mut work = std::pin::pin!(work);
+        let watched = std::future::poll_fn(|context| {
+            self.0.activity.polled();
+            work.as_mut().poll(context)
+        });
+        tokio::select! {
+            biased;
+            () = self.0.unload.cancelled() => None,
+            () = self.0.stop.cancelled() => None,
+            result = watched => Some(result),
+        }
+    }
 
     /// Whether the call is a task by now.
     pub fn is_task(&self) -> bool {
@@ -239,7 +332,7 @@ impl Run {
                     changed
                 });
             }
-            None => *lock(&self.0.early_message) = Some(message),
+            None => lock(&self.0.early).message = Some(message),
         }
     }
 
@@ -251,88 +344,16 @@ impl Run {
         }
     }
 
-    /// Asks all of `questions` at once and waits for every answer. What was asked by an earlier attempt is not asked
-    /// again, and what was answered returns at once.
-    pub async fn ask(
-        &self,
-        questions: Vec<(InputKey, Question)>,
-    ) -> Result<BTreeMap<InputKey, Payload>, AskRefused> {
-        if let Some((_, question)) = questions.iter().find(|(_, asked)| !self.0.asks.allows(asked.kind())) {
-            return Err(AskRefused::Undeclared(question.kind()));
-        }
-        let own: Vec<_> = questions.iter().map(|(key, _)| key.clone()).collect();
-        self.use_keys(&own)?;
-        let lease = self.become_task().await;
-        if lease.recovery == Recovery::Fail && !lease.warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                task = ?lease.id,
-                "a tool of Recovery::Fail asks: should its server stop before the answer comes, the task fails; \
-                 a tool that does no harm before it asks can be Recovery::Rerun"
-            );
-        }
-        self.refresh(&lease).await;
-        let questions: Vec<_> =
-            questions.into_iter().map(|(key, question)| (current_key(&lease, &key), question)).collect();
-        let new: Vec<_> =
-            questions.iter().filter(|(key, _)| !Self::was_asked(&lease, key)).cloned().collect();
-        let keys = questions.into_iter().map(|(key, _)| key).collect();
-        // From before the write: dropped in the middle of it, the questions may be asked all the same.
-        let mut asking = Asking { run: self.clone(), lease: lease.clone(), keys, answered: false };
-        if !new.is_empty() {
-            if self.0.cancel.is_cancelled() {
-                asking.answered = true;
-                return Err(AskRefused::Cancelled);
-            }
-            // What the work last said comes with its question, so that nobody is asked beside an older message.
-            let message = lease.message.borrow().clone().map(|message| Event::SetMessage(Some(message)));
-            let asks = new.into_iter().map(|(key, question)| Event::Ask { key, question });
-            let events = message.into_iter().chain(asks).collect();
-            if let Err(illegal) = self.commit(&lease, events).await {
-                // All or none: nothing was asked, and nothing was used.
-                asking.answered = true;
-                lock(&self.0.used_keys).retain(|key| !own.contains(key));
-                return Err(refused(illegal));
-            }
-        }
-        loop {
-            // Registered before the look, so that an answer in between is not missed.
-            let mut news = std::pin::pin!(self.0.news.notified());
-            news.as_mut().enable();
-            self.refresh(&lease).await;
-            if let Some(answers) = asking.answers() {
-                asking.answered = true;
-                return Ok(own.into_iter().zip(answers).collect());
-            }
-            if self.0.cancel.is_cancelled() {
-                asking.answered = true;
-                return Err(AskRefused::Cancelled);
-            }
-            // Only while it really waits: work that has its answers and has not seen them runs.
-            let _waiting = Waiting::begin(self, &lease);
-            tokio::select! {
-                () = news => {}
-                () = self.0.cancel.cancelled() => {}
-            }
-        }
+    /// A name for the step of this key that outside systems can tell a repeat by: the same on every attempt at the task
+    /// and for a task that carries it on, another one for every other step and task. It does not tell the task's id.
+    pub fn step_id(&self, key: &str) -> String {
+        crate::step::step_id(self.0.origin, key)
     }
 
-    /// Marks all of these keys as used by this attempt, or none.
-    fn use_keys(&self, keys: &[InputKey]) -> Result<(), AskRefused> {
-        let mut used = lock(&self.0.used_keys);
-        for (n, key) in keys.iter().enumerate() {
-            if !used.insert(key.clone()) {
-                let twice = key.clone();
-                for key in &keys[..n] {
-                    used.remove(key);
-                }
-                return Err(AskRefused::KeyUsed(twice));
-            }
-        }
-        Ok(())
-    }
+    // --- for the other things that the work may do
 
     /// The lease, as soon as the call is a task.
-    async fn become_task(&self) -> Arc<Lease> {
+    pub(crate) async fn become_task(&self) -> Arc<Lease> {
         loop {
             let mut bound = std::pin::pin!(self.0.bound.notified());
             bound.as_mut().enable();
@@ -344,6 +365,48 @@ impl Run {
         }
     }
 
+    /// Keeps what finished for the moment that the call becomes a task; gives it back when it is one already.
+    pub(crate) fn keep_early(&self, event: Event) -> Result<(), (Event, Arc<Lease>)> {
+        let mut early = lock(&self.0.early);
+        match self.lease() {
+            None => {
+                early.events.push(event);
+                Ok(())
+            }
+            Some(lease) => Err((event, lease.clone())),
+        }
+    }
+
+    /// Whether the attempt may begin nothing any more.
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.0.unload.is_cancelled() || self.0.stop.is_cancelled() || self.has_ended()
+    }
+
+    /// Does not return when the attempt is revoked: a child that a tool left behind must not do its work.
+    pub(crate) async fn unless_revoked(&self) {
+        if self.is_revoked() {
+            pending::<()>().await;
+        }
+    }
+
+    /// Takes a key for this attempt.
+    pub(crate) fn use_key(&self, key: &StepKey) -> Option<UsedKey> {
+        let new = lock(&self.0.used_keys).insert(key.clone());
+        new.then(|| UsedKey { run: self.clone(), key: key.clone(), kept: false })
+    }
+
+    /// Ends the task as `failed`, because the work broke a rule that no code of a tool should deal with. Never returns:
+    /// the attempt is dropped.
+    pub async fn misuse(&self, message: String) -> Infallible {
+        self.misuse_now(message);
+        pending().await
+    }
+
+    pub(crate) fn misuse_now(&self, message: String) {
+        let _ = self.0.misuse.set(TaskError::internal(message));
+        self.0.stop.cancel();
+    }
+
     // --- the journal
 
     /// Reads what is new in the journal.
@@ -351,141 +414,121 @@ impl Run {
         const PAGE: u64 = 1 << 20;
         let mut backoff = Backoff::default();
         loop {
-            let after = lock(&lease.journal).seq;
+            let after = lock(&lease.seen).seq;
             match lease.store.journal(lease.id, after, PAGE).await {
                 Ok(page) => {
-                    let mut journal = lock(&lease.journal);
-                    for entry in page.entries.into_iter().filter(|entry| entry.seq > after) {
-                        journal.seq = entry.seq;
-                        match (entry.kind, entry.key, entry.body) {
-                            (EntryKind::Asked, Some(key), _) => drop(journal.asked.insert(key)),
-                            (EntryKind::Answered, Some(key), Some(answer)) => {
-                                journal.answers.insert(key, answer);
-                            }
-                            (EntryKind::Withdrawn, Some(key), _) => drop(journal.withdrawn.insert(key)),
-                            (EntryKind::Step, Some(key), Some(body)) => {
-                                if let Ok(finished) = body.decode::<Finished>() {
-                                    journal.steps.insert(key, finished.outcome);
-                                }
-                            }
-                            (EntryKind::CancelRequested, ..) => self.0.cancel.cancel(),
-                            _ => {}
-                        }
+                    let mut seen = lock(&lease.seen);
+                    page.entries.into_iter().for_each(|entry| seen.take_in(entry));
+                    if seen.cancel {
+                        self.0.cancel.cancel();
                     }
                     if !page.more {
                         return;
                     }
                 }
                 Err(error) if error.is_retryable() => sleep(backoff.next()).await,
-                Err(_) => match self.stop().await {},
+                Err(_) => match self.let_go().await {},
             }
         }
     }
 
     /// The last journal entry that this attempt has seen.
     pub(crate) fn seen_seq(lease: &Lease) -> u64 {
-        lock(&lease.journal).seq
+        lock(&lease.seen).seq
     }
 
-    /// What a step of this key returned, if it finished.
-    pub(crate) fn step(lease: &Lease, key: &StepKey) -> Option<Outcome> {
-        lock(&lease.journal).steps.get(key).cloned()
-    }
-
-    /// The answer to a question, if it came.
-    pub(crate) fn answer(lease: &Lease, key: &InputKey) -> Option<Payload> {
-        lock(&lease.journal).answers.get(&key.into()).cloned()
-    }
-
-    /// Whether a question of this key was asked in this task.
-    pub(crate) fn was_asked(lease: &Lease, key: &InputKey) -> bool {
-        lock(&lease.journal).asked.contains(&key.into())
-    }
-
-    /// Writes events under the lease, for as long as that takes. Does not return when the lease is lost: the attempt
-    /// is dropped then.
+    /// Writes events under the lease, for as long as that takes. Does not return when the lease is lost or the attempt
+    /// unloaded: it is dropped then.
     pub(crate) async fn commit(&self, lease: &Lease, events: Vec<Event>) -> Result<Task, Illegal> {
+        tokio::select! {
+            biased;
+            () = self.0.unload.cancelled() => pending().await,
+            written = async {
+                let _busy = self.0.activity.busy();
+                self.write(lease, events).await
+            } => match written {
+                Some(written) => written,
+                None => match self.let_go().await {},
+            },
+        }
+    }
+
+    /// Writes events under the lease, for as long as that takes; `None` when the lease is lost, or the store.
+    pub(crate) async fn write(&self, lease: &Lease, events: Vec<Event>) -> Option<Result<Task, Illegal>> {
+        let progress = events.iter().any(is_progress);
+        // What finished before the call was a task goes first. Writing it twice changes nothing.
+        let early = lock(&lease.early).clone();
+        let written_early = early.len();
+        let events: Vec<_> = early.into_iter().chain(events).collect();
         let mut backoff = Backoff::default();
         loop {
             match lease.store.apply(lease.id, By::Lease(lease.token), events.clone()).await {
-                Ok(Applied::Applied(task) | Applied::Absorbed(task)) => return Ok(task),
-                Ok(Applied::Illegal(illegal)) => return Err(illegal),
-                Ok(Applied::Fenced | Applied::NotFound) => match self.stop().await {},
+                Ok(Applied::Applied(task) | Applied::Absorbed(task)) => {
+                    let mut early = lock(&lease.early);
+                    let done = written_early.min(early.len());
+                    early.drain(..done);
+                    if progress || done > 0 {
+                        self.0.progress.cancel();
+                    }
+                    return Some(Ok(task));
+                }
+                Ok(Applied::Illegal(illegal)) => return Some(Err(illegal)),
+                Ok(Applied::Fenced | Applied::NotFound) => return None,
                 Err(error) if error.is_retryable() => {
                     tracing::warn!(task = ?lease.id, %error, "the store failed; trying again");
                     sleep(backoff.next()).await;
                 }
                 Err(error) => {
                     tracing::error!(task = ?lease.id, %error, "the store failed for good");
-                    match self.stop().await {}
+                    return None;
                 }
             }
         }
     }
 
-    /// Has the attempt dropped, and never returns.
-    async fn stop(&self) -> Infallible {
-        self.0.unload.cancel();
+    /// Writes what finished before the call was a task, before its caller is told that it is one.
+    pub(crate) async fn write_early(&self, lease: &Lease) {
+        if lock(&lease.early).is_empty() {
+            return;
+        }
+        if let Some(Err(illegal)) = self.write(lease, Vec::new()).await {
+            lock(&lease.early).clear();
+            self.misuse_now(illegal.to_string());
+        }
+    }
+
+    /// The lease is lost: has the attempt dropped, and never returns.
+    pub(crate) async fn let_go(&self) -> Infallible {
+        self.0.gone.cancel();
         pending().await
     }
 }
 
-/// Questions that are being asked. Dropped before their answers came, they are withdrawn.
-struct Asking {
+/// A key that this attempt uses; dropped before it is kept, it is free again.
+pub(crate) struct UsedKey {
     run: Run,
-    lease: Arc<Lease>,
-    keys: Vec<InputKey>,
-    answered: bool,
+    key: StepKey,
+    kept: bool,
 }
 
-impl Asking {
-    /// Every answer, in the order of the keys.
-    fn answers(&self) -> Option<Vec<Payload>> {
-        self.keys.iter().map(|key| Run::answer(&self.lease, key)).collect()
+impl UsedKey {
+    /// The key names something of this attempt for good.
+    pub(crate) fn keep(&mut self) {
+        self.kept = true;
     }
 }
 
-impl Drop for Asking {
+impl Drop for UsedKey {
     fn drop(&mut self) {
-        // An attempt that is unloaded leaves its questions to the next one.
-        if self.answered || self.run.0.unload.is_cancelled() {
-            return;
-        }
-        let (run, lease) = (self.run.clone(), self.lease.clone());
-        let events: Vec<_> = self
-            .keys
-            .drain(..)
-            .filter(|key| Run::answer(&lease, key).is_none())
-            .map(|key| Event::Withdraw { key })
-            .collect();
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                let unload = run.unload().clone();
-                tokio::select! {
-                    _ = run.commit(&lease, events) => {}
-                    () = unload.cancelled() => {}
-                }
-            });
+        if !self.kept {
+            lock(&self.run.0.used_keys).remove(&self.key);
         }
     }
 }
 
-/// The work waits for a person, and holds no running slot meanwhile.
-struct Waiting(Run, Arc<Lease>);
-
-impl Waiting {
-    fn begin(run: &Run, lease: &Arc<Lease>) -> Self {
-        run.0.waiting.fetch_add(1, Ordering::Relaxed);
-        lease.slots.changed();
-        Self(run.clone(), lease.clone())
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.0.0.waiting.fetch_sub(1, Ordering::Relaxed);
-        self.1.slots.changed();
-    }
+/// Whether an event is a sign that work gets on.
+fn is_progress(event: &Event) -> bool {
+    matches!(event, Event::Ask { .. } | Event::FinishStep { .. } | Event::SetTimer { .. })
 }
 
 /// Writes the newest status message, at most four times a second, until the attempt is over.
@@ -512,30 +555,9 @@ async fn write_messages(
         }
     };
     tokio::select! {
-        () = writing => {}
+        biased;
         () = unload.cancelled() => {}
-    }
-}
-
-/// The key that a question is asked under by now: a later attempt may need what an earlier one withdrew, and a key is
-/// never used again (S18). Tools cannot use these further keys, because theirs do not begin so.
-fn current_key(lease: &Lease, own: &InputKey) -> InputKey {
-    let journal = lock(&lease.journal);
-    let further = (2..).map_while(|n: u32| InputKey::new(format!("outlast:{n}:{own}")).ok());
-    std::iter::once(own.clone())
-        .chain(further)
-        .find(|key| !journal.withdrawn.contains(&key.into()))
-        .unwrap_or_else(|| own.clone())
-}
-
-fn refused(illegal: Illegal) -> AskRefused {
-    let question = |key: StepKey| InputKey::new(key.as_str()).expect("a key that was asked under");
-    match illegal {
-        Illegal::KeyUsed { key } => AskRefused::KeyUsed(question(key)),
-        Illegal::KeyKind { key } => AskRefused::KeyKind(question(key)),
-        Illegal::Undeclared { kind } => AskRefused::Undeclared(kind),
-        Illegal::CancelRequested => AskRefused::Cancelled,
-        other => AskRefused::Limit(other.to_string()),
+        () = writing => {}
     }
 }
 
@@ -546,4 +568,9 @@ fn cut(mut text: String, bytes: usize) -> String {
     }
     text.truncate(end);
     text
+}
+
+/// A question's answer, by its key.
+pub(crate) fn answer(lease: &Lease, key: &InputKey) -> Option<Payload> {
+    lock(&lease.seen).answer(key).cloned()
 }

@@ -17,7 +17,7 @@ use outlast_core::{
 use tokio::time::sleep;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{Config, Lease, Run, backoff::Backoff, poll_limit::PollLimiter, slots::Slots};
+use crate::{Config, Run, backoff::Backoff, poll_limit::PollLimiter, run::Lease, slots::Slots};
 
 /// Carries out calls. What it returns is how one attempt, or one round of one, ended.
 #[async_trait]
@@ -77,6 +77,10 @@ pub(crate) struct Inner {
     pub(crate) beginning: Mutex<Vec<Owner>>,
     /// Whether tasks wait for a slot: then newer ones queue behind them, and the claim is fair.
     pub(crate) backlog: AtomicBool,
+    /// Held by the suspect whose turn it is to run alone.
+    pub(crate) alone: tokio::sync::Mutex<()>,
+    /// Whether nothing new begins, because a suspect runs alone or is about to.
+    pub(crate) holding: AtomicBool,
     pub(crate) slots: Arc<Slots>,
     polls: Mutex<PollLimiter>,
     pub(crate) draining: CancellationToken,
@@ -96,6 +100,8 @@ impl Runtime {
             let_go: Mutex::default(),
             beginning: Mutex::default(),
             backlog: AtomicBool::new(false),
+            alone: tokio::sync::Mutex::default(),
+            holding: AtomicBool::new(false),
             slots: Arc::default(),
             polls: Mutex::new(PollLimiter::new(config.poll_limit)),
             draining: CancellationToken::new(),
@@ -152,7 +158,7 @@ impl Runtime {
     /// How many tasks this process has in memory, and how many of them run rather than wait.
     pub fn loaded(&self) -> (usize, usize) {
         let loaded = lock(&self.0.loaded);
-        (loaded.len(), loaded.values().filter(|run| !run.is_waiting()).count())
+        (loaded.len(), loaded.values().filter(|run| !run.is_idle()).count())
     }
 
     /// The store's change feed.
@@ -177,12 +183,13 @@ impl Runtime {
     pub(crate) fn place(&self, owner: &Owner) -> Option<Place> {
         let mut beginning = lock(&self.0.beginning);
         let loaded = lock(&self.0.loaded);
-        let running = loaded.values().filter(|run| !run.is_waiting());
+        let running = loaded.values().filter(|run| !run.is_idle());
         let of_owner =
             running.clone().filter(|run| run.lease().is_some_and(|lease| lease.owner == *owner)).count()
                 + beginning.iter().filter(|other| *other == owner).count();
         let free = !self.0.draining.is_cancelled()
             && !self.0.backlog.load(Ordering::Relaxed)
+            && !self.is_holding()
             && running.count() + beginning.len() < self.0.config.max_running
             && loaded.len() + beginning.len() < self.0.config.max_loaded
             && of_owner < self.0.config.max_running_per_owner as usize;
@@ -207,6 +214,10 @@ impl Runtime {
             }
         };
         let _ = tokio::time::timeout(self.0.config.drain, settled).await;
+        // What only waits is parked as it is, and need not be loaded again before it is woken.
+        self.park_those_that_wait();
+        let parked = self.0.slots.until(|| !self.any_may_park());
+        let _ = tokio::time::timeout(self.0.config.drain, parked).await;
         let left: Vec<Run> = lock(&self.0.loaded).values().cloned().collect();
         futures::future::join_all(left.iter().map(|run| self.give_back(run))).await;
         // Work that holds its thread cannot be dropped; the process need not wait for it.
@@ -224,7 +235,7 @@ impl Runtime {
         // This worker got its own task again: the older attempt is over, and what it let go is taken up.
         lock(&self.0.let_go).remove(&lease.id);
         if let Some(older) = loaded.insert(lease.id, run.clone()) {
-            older.unload().cancel();
+            older.gone().cancel();
         }
         drop(loaded);
         // A cancel that came between the lease and now was a hint about a task that nobody had loaded.
@@ -250,11 +261,26 @@ impl Runtime {
         any
     }
 
+    /// Whether no task runs here or is about to.
+    pub(crate) fn runs_nothing(&self) -> bool {
+        lock(&self.0.beginning).is_empty() && self.loaded().1 == 0
+    }
+
+    /// Has work that may be taken up again, and only waits, park now instead of later.
+    pub(crate) fn park_those_that_wait(&self) {
+        let loaded = lock(&self.0.loaded);
+        loaded.values().filter(|run| run.may_park()).for_each(|run| run.park_soon().cancel());
+    }
+
+    fn any_may_park(&self) -> bool {
+        lock(&self.0.loaded).values().any(Run::may_park)
+    }
+
     /// Stops at once and gives nothing back, as if the process had ended here.
     pub fn abandon(&self) {
         self.0.draining.cancel();
-        let runs = std::mem::take(&mut *lock(&self.0.loaded));
-        runs.values().for_each(|run| run.unload().cancel());
+        let runs: Vec<Run> = std::mem::take(&mut *lock(&self.0.loaded)).into_values().collect();
+        runs.iter().for_each(|run| run.gone().cancel());
         self.0.slots.changed();
     }
 

@@ -47,7 +47,7 @@ impl Runtime {
             let beginning = lock(&self.0.beginning).len();
             let room = (self.0.config.max_running.saturating_sub(running + beginning))
                 .min(self.0.config.max_loaded.saturating_sub(loaded));
-            if room == 0 || self.0.draining.is_cancelled() {
+            if room == 0 || self.is_holding() || self.0.draining.is_cancelled() {
                 return Ok(());
             }
             // A claim would take over this worker's own work, which is alive: the renewals come first.
@@ -109,13 +109,21 @@ impl Runtime {
     }
 
     async fn take_up(&self, claimed: Claimed, leased_at: Duration) {
-        let run = Run::inline(claimed.task.spec.asks);
-        let lease = run.bind(&claimed.task, self.0.store.clone(), self.0.slots.clone(), leased_at);
+        let Claimed { task, call, .. } = claimed;
+        let run = Run::inline(task.origin.unwrap_or(task.id), task.spec.asks);
+        run.set_in_line(task.is_suspect());
+        let lease = run.bind(&task, &self.0, leased_at);
         if !self.load(&lease, &run) {
-            run.unload().cancel();
+            run.gone().cancel();
             return self.release(&lease, false).await;
         }
         let runtime = self.clone();
-        self.0.tracker.spawn(async move { runtime.drive(claimed.task, claimed.call, run).await });
+        self.0.tracker.spawn(async move {
+            if run.is_in_line() {
+                runtime.drive_alone(task, call, run).await;
+            } else {
+                runtime.drive(task, call, run).await;
+            }
+        });
     }
 }

@@ -41,8 +41,8 @@ pub use outlast_core::{
     Clock, Counts, Hint, Hints, InvalidSpec, Limits, MemoryStore, Owner, QuestionKind, Recovery, Status,
     Store, StoreError, Timestamp,
 };
-pub use outlast_runtime::{Config, PollLimit, SystemClock};
+pub use outlast_runtime::{Config, PollLimit, Raced, StepOptions, SystemClock};
 pub use server::{
-    AskError, BuildError, Decision, Elicited, Load, Mode, OwnerFn, Principal, Start, TaskContext, TaskServer,
+    AskError, BuildError, Cancelled, Decision, Elicited, Load, Mode, OwnerFn, Principal, Start, StepError, TaskContext, TaskServer,
     TaskServerBuilder, TaskTool, default_owner, http, stdio,
 };

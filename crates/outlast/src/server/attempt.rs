@@ -110,15 +110,15 @@ impl<H: ServerHandler> ServerHandler for Attempt<H> {
             context.extensions.insert(TaskContext::of_run(self.run.clone()));
             self.handler.call_tool(request, context).await
         };
-        tokio::select! {
-            response = catching(&tool, call) => match response? {
+        match self.run.attend(catching(&tool, call)).await {
+            Some(response) => match response? {
                 CallToolResponse::Task(_) => {
                     Err(ErrorData::internal_error("the tool answered with a task of its own inside a task", None))
                 }
                 response => Ok(response),
             },
-            // The tool's future is dropped here. What this returns is seen by nobody.
-            () = self.run.unload().cancelled() => Err(ErrorData::internal_error("the work was unloaded", None)),
+            // The tool's future is dropped by now. What this returns is seen by nobody.
+            None => Err(ErrorData::internal_error("the work was unloaded", None)),
         }
     }
 
@@ -157,7 +157,7 @@ fn ended(result: ServerResult) -> Ended {
     };
     let ServerResult::InputRequiredResult(asked) = result else { return Ended::Result(whole) };
     let questions = asked.input_requests.unwrap_or_default().into_iter().map(|(key, request)| {
-        let (_, question) = question(key.clone(), request)?;
+        let (_, question) = question("", &key, request)?;
         Ok((key, question))
     });
     match questions.collect::<Result<_, crate::AskError>>() {

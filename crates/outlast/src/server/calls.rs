@@ -83,7 +83,7 @@ impl<H: ServerHandler> TaskServer<H> {
         if new.idempotency.is_some() {
             return self.call_keyed(new, patience, always_task, context.ct).await;
         }
-        let run = Run::inline(new.spec.asks).with_caller(context.peer.clone());
+        let run = Run::inline(new.id, new.spec.asks).with_caller(context.peer.clone());
         let caller_left = context.ct.clone();
         match self.0.runtime.begin_inline(new, patience, always_task, run, caller_left).await {
             Inline::Ended(ended) => inline_response(ended),

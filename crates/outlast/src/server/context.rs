@@ -1,8 +1,8 @@
 //! What a tool can say, ask and hear while it runs.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
-use outlast_core::{InputKey, Question, QuestionKind};
+use outlast_core::{InputKey, Question, QuestionKind, TaskId, Wake};
 use rmcp::{
     ErrorData, Peer, RoleServer,
     handler::server::{common::FromContextPart, tool::ToolCallContext},
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::gate;
-use outlast_runtime::{AskRefused, Run};
+use outlast_runtime::{AskRefused, Run, random_id};
 
 /// A tool's view of the task that it runs in: an extractor for `#[tool]` functions.
 ///
@@ -39,17 +39,65 @@ use outlast_runtime::{AskRefused, Run};
 ///     Ok("all gone".to_owned())
 /// }
 /// ```
+///
+/// # Work that outlasts its process
+///
+/// In a task, what a tool awaits here is kept in the task's journal: the outcome of a [step](TaskContext::step), the answer
+/// to a question, the end of a [sleep](TaskContext::sleep), the winner of a [race](TaskContext::race). A tool of
+/// [`Recovery::Rerun`](crate::Recovery::Rerun) whose process dies, or that waits for long and is unloaded, runs again
+/// from its start, and gets all of that from the journal without doing, asking or waiting again. So:
+///
+/// - Each has a key of its own, the same on every run; [`TaskContext::scope`] gives the turns of a loop theirs.
+/// - What has an effect, takes long or differs from run to run (the time, randomness) belongs into a step.
+/// - What a step does may happen twice where the process died before its end was kept; [`TaskContext::step_id`] lets an
+///   outside system tell.
+/// - A step or sleep whose key is used twice or names something of another kind, or whose kept value is no longer of its
+///   type, ends the task as `failed`, and the error names the key.
+///
+/// ```
+/// use std::time::Duration;
+/// use outlast::{StepError, TaskContext};
+/// # async fn fetch(url: &str) -> Result<String, std::io::Error> { Ok(url.to_owned()) }
+///
+/// async fn digest(ctx: TaskContext, urls: Vec<String>) -> Result<String, StepError> {
+///     let mut pages = Vec::new();
+///     for (i, url) in urls.iter().enumerate() {
+///         let page: String = ctx.scope("page", i).step("fetch", || async { Ok(fetch(url).await?) }).await?;
+///         pages.push(page);
+///     }
+///     ctx.sleep("let it rest", Duration::from_secs(3_600)).await?;
+///     Ok(pages.join("\n"))
+/// }
+/// ```
 #[derive(Clone)]
-pub struct TaskContext(Kind);
-
-#[derive(Clone)]
-enum Kind {
-    Task(Run),
-    Sync { peer: Peer<RoleServer>, token: Option<ProgressToken>, ct: CancellationToken },
+pub struct TaskContext {
+    pub(super) kind: Kind,
+    /// What keys begin with here.
+    pub(super) scope: Arc<str>,
 }
 
-impl std::fmt::Debug for TaskContext {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+#[derive(Clone)]
+pub(super) enum Kind {
+    Task(Run),
+    Sync(Arc<Synchronous>),
+}
+
+/// A call that is no task and will be none.
+pub(super) struct Synchronous {
+    /// As if it were one, for the names of its steps.
+    pub(super) id: TaskId,
+    pub(super) ct: CancellationToken,
+    peer: Peer<RoleServer>,
+    token: Option<ProgressToken>,
+}
+
+/// The caller asked for the end of the work. With `?` in a tool, the task ends as `cancelled`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the task was cancelled")]
+pub struct Cancelled;
+
+impl fmt::Debug for TaskContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TaskContext").field("is_task", &self.is_task()).finish()
     }
 }
@@ -67,7 +115,7 @@ pub enum Elicited<T> {
 
 impl TaskContext {
     pub(crate) fn of_run(run: Run) -> Self {
-        Self(Kind::Task(run))
+        Self { kind: Kind::Task(run), scope: "".into() }
     }
 
     /// The context of a request, for handlers written without the `#[tool]` macro.
@@ -76,23 +124,25 @@ impl TaskContext {
         if let Some(known) = context.extensions.get::<Self>() {
             return known.clone();
         }
-        Self(Kind::Sync {
+        let synchronous = Synchronous {
+            id: random_id(),
+            ct: context.ct.clone(),
             peer: context.peer.clone(),
             token: context.meta.get_progress_token(),
-            ct: context.ct.clone(),
-        })
+        };
+        Self { kind: Kind::Sync(Arc::new(synchronous)), scope: "".into() }
     }
 
     /// Whether the call is a task, or becomes one when it has to; only then can its caller be asked.
     #[must_use]
     pub fn is_task(&self) -> bool {
-        matches!(self.0, Kind::Task(_))
+        matches!(self.kind, Kind::Task(_))
     }
 
     /// Says what the work is doing: the task's `statusMessage`. At most four writes a second reach the store; the newest
     /// always does. A longer text than the task's limit (4 KiB) is cut. In a synchronous call it does nothing.
     pub fn status(&self, message: impl Into<String>) {
-        if let Kind::Task(run) = &self.0 {
+        if let Kind::Task(run) = &self.kind {
             run.status(message.into());
         }
     }
@@ -100,16 +150,16 @@ impl TaskContext {
     /// Says how far the work is. In a task it becomes the status message; in a synchronous call whose caller gave a
     /// progress token, a progress notification.
     pub async fn progress(&self, done: f64, total: Option<f64>, message: Option<&str>) {
-        match &self.0 {
+        match &self.kind {
             Kind::Task(run) => run.status(progress_text(done, total, message)),
-            Kind::Sync { peer, token: Some(token), .. } => {
+            Kind::Sync(call) => {
+                let Some(token) = &call.token else { return };
                 let mut progress = ProgressNotificationParam::new(token.clone(), done);
                 progress.total = total;
                 progress.message = message.map(str::to_owned);
                 // A caller who left needs no progress.
-                let _ = peer.notify_progress(progress).await;
+                let _ = call.peer.notify_progress(progress).await;
             }
-            Kind::Sync { token: None, .. } => {}
         }
     }
 
@@ -123,11 +173,8 @@ impl TaskContext {
     where
         T: JsonSchema + DeserializeOwned,
     {
-        let unfit = |reason: String| AskError::Answer(key.to_owned(), reason);
-        let schema = ElicitationSchema::from_type::<T>().map_err(|error| unfit(error.to_string()))?;
-        let params = json!({"mode": "form", "message": message, "requestedSchema": schema});
-        let answer = self.ask_one(key, json!({"method": "elicitation/create", "params": params})).await?;
-        elicited(&answer, |content| serde_json::from_value(content).map_err(|error| unfit(error.to_string())))
+        let answer = self.ask_one(key, form::<T>(key, message)?).await?;
+        filled_in(key, &answer)
     }
 
     /// Asks a person to open a web page, for what must not pass through the client (a password, a payment).
@@ -170,13 +217,60 @@ impl TaskContext {
         K: Into<String>,
         R: serde::Serialize,
     {
-        let Kind::Task(run) = &self.0 else { return Err(AskError::NotATask) };
+        let Kind::Task(run) = &self.kind else { return Err(AskError::NotATask) };
         let questions: Vec<_> = requests
             .into_iter()
-            .map(|(key, request)| question(key.into(), request))
+            .map(|(key, request)| question(&self.scope, &key.into(), request))
             .collect::<Result<_, _>>()?;
         let answers = run.ask(questions).await?;
-        Ok(answers.into_iter().map(|(key, answer)| (key.to_string(), answer.to_value())).collect())
+        let own = |key: &InputKey| key.as_str()[self.scope.len()..].to_owned();
+        Ok(answers.iter().map(|(key, answer)| (own(key), answer.to_value())).collect())
+    }
+
+    /// Asks one thing, and takes the question back when its answer does not come in time: `None`. The time is the task's:
+    /// a restart does not begin it anew, and every later run of the tool goes the same way.
+    ///
+    /// # Errors
+    /// [`AskError`], as for [`TaskContext::elicit`].
+    pub async fn ask_or_timeout(
+        &self,
+        key: &str,
+        request: impl serde::Serialize,
+        within: Duration,
+    ) -> Result<Option<Value>, AskError> {
+        let Kind::Task(run) = &self.kind else { return Err(AskError::NotATask) };
+        let (key, question) = question(&self.scope, key, request)?;
+        let answer = run.ask_until(key, question, Wake::After(within)).await?;
+        Ok(answer.map(|answer| answer.to_value()))
+    }
+
+    /// Asks a person to fill in a form, as [`TaskContext::elicit`] does, and takes it back when that does not happen in time.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use outlast::{AskError, Elicited, TaskContext};
+    /// # use rmcp::schemars;
+    /// # #[derive(serde::Deserialize, schemars::JsonSchema)] struct Approval { yes: bool }
+    /// # async fn tool(ctx: TaskContext) -> Result<bool, AskError> {
+    /// let answer = ctx.elicit_or_timeout::<Approval>("approve", "Go ahead?", Duration::from_secs(86_400)).await?;
+    /// let approved = matches!(answer, Some(Elicited::Accept(Approval { yes: true })));
+    /// # Ok(approved) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`AskError`], as for [`TaskContext::elicit`].
+    pub async fn elicit_or_timeout<T>(
+        &self,
+        key: &str,
+        message: &str,
+        within: Duration,
+    ) -> Result<Option<Elicited<T>>, AskError>
+    where
+        T: JsonSchema + DeserializeOwned,
+    {
+        let request = form::<T>(key, message)?;
+        let Some(answer) = self.ask_or_timeout(key, request, within).await? else { return Ok(None) };
+        filled_in(key, &answer).map(Some)
     }
 
     async fn ask_one(&self, key: &str, request: Value) -> Result<Value, AskError> {
@@ -200,20 +294,20 @@ impl TaskContext {
     /// Without a cancel it is an ordinary error, and the task ends `failed`.
     #[must_use]
     pub fn cancel_error(&self) -> ErrorData {
-        AskError::Cancelled.into()
+        Cancelled.into()
     }
 
     /// Keeps the task for at least this long from now (S24). In a synchronous call it does nothing.
     pub async fn extend_ttl(&self, from_now: Duration) {
-        if let Kind::Task(run) = &self.0 {
+        if let Kind::Task(run) = &self.kind {
             run.extend_ttl(from_now).await;
         }
     }
 
     fn token(&self) -> &CancellationToken {
-        match &self.0 {
+        match &self.kind {
             Kind::Task(run) => run.cancel(),
-            Kind::Sync { ct, .. } => ct,
+            Kind::Sync(call) => &call.ct,
         }
     }
 }
@@ -272,11 +366,23 @@ pub(crate) fn is_cancel_exit(error: &ErrorData) -> bool {
     error.data.as_ref().is_some_and(|data| data[CANCELLED] == true)
 }
 
+impl From<Cancelled> for ErrorData {
+    fn from(cancelled: Cancelled) -> Self {
+        Self::new(ErrorCode(-32000), cancelled.to_string(), Some(json!({CANCELLED: true})))
+    }
+}
+
+impl From<Cancelled> for AskError {
+    fn from(_: Cancelled) -> Self {
+        Self::Cancelled
+    }
+}
+
 impl From<AskError> for ErrorData {
     fn from(error: AskError) -> Self {
         let message = error.to_string();
         match error {
-            AskError::Cancelled => Self::new(ErrorCode(-32000), message, Some(json!({CANCELLED: true}))),
+            AskError::Cancelled => Cancelled.into(),
             AskError::Undeclared(kind) => Self::new(
                 ErrorCode(-32021),
                 message,
@@ -288,13 +394,32 @@ impl From<AskError> for ErrorData {
     }
 }
 
-/// A question of the wire request `request`, under `key`.
+/// What keys of the runtime's own begin with.
+pub(super) const RESERVED: &str = "outlast:";
+
+/// The request for a form that `T` describes.
+fn form<T: JsonSchema>(key: &str, message: &str) -> Result<Value, AskError> {
+    let schema = ElicitationSchema::from_type::<T>()
+        .map_err(|error| AskError::Answer(key.to_owned(), error.to_string()))?;
+    let params = json!({"mode": "form", "message": message, "requestedSchema": schema});
+    Ok(json!({"method": "elicitation/create", "params": params}))
+}
+
+fn filled_in<T: DeserializeOwned>(key: &str, answer: &Value) -> Result<Elicited<T>, AskError> {
+    elicited(answer, |content| {
+        serde_json::from_value(content).map_err(|error| AskError::Answer(key.to_owned(), error.to_string()))
+    })
+}
+
+/// A question of the wire request `request`, under `key` in `scope`.
 pub(crate) fn question(
-    key: String,
+    scope: &str,
+    key: &str,
     request: impl serde::Serialize,
 ) -> Result<(InputKey, Question), AskError> {
+    let key = format!("{scope}{key}");
     let unfit = |reason| AskError::Key(key.clone(), reason);
-    if key.starts_with("outlast:") {
+    if key.starts_with(RESERVED) {
         return Err(unfit("keys that begin with 'outlast:' are reserved"));
     }
     let input_key =

@@ -6,10 +6,12 @@ mod calls;
 pub(crate) mod carry;
 pub(crate) mod context;
 mod delegate;
+mod durable;
 pub(crate) mod gate;
 pub mod http;
 mod owner;
 pub mod stdio;
+mod step;
 mod tasks;
 mod tool;
 pub(crate) mod wire;
@@ -28,8 +30,9 @@ use rmcp::{
 use self::carry::Carry;
 pub use self::{
     builder::{BuildError, TaskServerBuilder},
-    context::{AskError, Elicited, TaskContext},
+    context::{AskError, Cancelled, Elicited, TaskContext},
     owner::{OwnerFn, Principal, default_owner},
+    step::StepError,
     tool::{Decision, Mode, Start, TaskTool},
 };
 use outlast_runtime::Runtime;

@@ -1,0 +1,149 @@
+//! What the work of an attempt does: whether it runs, or only waits for a person or a time.
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::sleep};
+
+use crate::slots::Slots;
+
+/// Counts of what the work does at the moment.
+#[derive(Debug, Default)]
+pub(crate) struct Activity {
+    /// Questions and timers that it waits for.
+    waiting: AtomicUsize,
+    /// Steps that run, and writes on their way.
+    busy: AtomicUsize,
+    /// How often its future was polled.
+    polls: AtomicU64,
+    /// Futures of it that are being polled to their end.
+    attended: AtomicUsize,
+    /// Any of these changed, polls aside.
+    changed: Notify,
+    /// Told when the work begins or stops waiting, because waiting work holds no slot.
+    slots: OnceLock<Arc<Slots>>,
+}
+
+/// A part of the work's activity, until it is dropped.
+pub(crate) struct Active<'a> {
+    activity: &'a Activity,
+    count: &'a AtomicUsize,
+}
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::SeqCst);
+        self.activity.tell();
+    }
+}
+
+impl Activity {
+    /// From now on `slots` are told.
+    pub(crate) fn attach(&self, slots: Arc<Slots>) {
+        let _ = self.slots.set(slots);
+    }
+
+    /// The work waits for a person or a time.
+    pub(crate) fn wait(&self) -> Active<'_> {
+        self.begin(&self.waiting)
+    }
+
+    /// The work does something beside its waiting.
+    pub(crate) fn busy(&self) -> Active<'_> {
+        self.begin(&self.busy)
+    }
+
+    /// A future of the work is being polled.
+    pub(crate) fn attend(&self) -> Active<'_> {
+        self.begin(&self.attended)
+    }
+
+    pub(crate) fn polled(&self) {
+        self.polls.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether it waits and does nothing that is known of beside that.
+    pub(crate) fn only_waits(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0 && self.busy.load(Ordering::SeqCst) == 0
+    }
+
+    /// Resolves once the work has only waited, and was not polled once, for `patience`.
+    pub(crate) async fn only_waited(&self, patience: Duration) {
+        loop {
+            self.until(Self::only_waits).await;
+            let polls = self.polls.load(Ordering::SeqCst);
+            let still = || self.only_waits() && self.polls.load(Ordering::SeqCst) == polls;
+            tokio::select! {
+                biased;
+                () = self.until(|activity| !activity.only_waits()) => {}
+                () = sleep(patience) => if still() { return },
+            }
+        }
+    }
+
+    /// Resolves once no future of the work is left.
+    pub(crate) async fn unattended(&self) {
+        self.until(|activity| activity.attended.load(Ordering::SeqCst) == 0).await;
+    }
+
+    async fn until(&self, enough: impl Fn(&Self) -> bool) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if enough(self) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn begin<'a>(&'a self, count: &'a AtomicUsize) -> Active<'a> {
+        count.fetch_add(1, Ordering::SeqCst);
+        self.tell();
+        Active { activity: self, count }
+    }
+
+    fn tell(&self) {
+        self.changed.notify_waiters();
+        if let Some(slots) = self.slots.get() {
+            slots.changed();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_is_polled_or_busy_beside_its_waiting_does_not_only_wait() {
+        let activity = Activity::default();
+        let patience = Duration::from_secs(30);
+        let waited = async |activity: &Activity| {
+            tokio::time::timeout(Duration::from_secs(40), activity.only_waited(patience)).await.is_ok()
+        };
+        assert!(!waited(&activity).await, "it runs");
+        let waiting = activity.wait();
+        assert!(waited(&activity).await);
+        let busy = activity.busy();
+        assert!(!waited(&activity).await, "a step runs");
+        drop(busy);
+        let polls = async {
+            loop {
+                sleep(Duration::from_secs(7)).await;
+                activity.polled();
+            }
+        };
+        tokio::select! {
+            waited = waited(&activity) => assert!(!waited, "it does something of its own"),
+            () = polls => {}
+        }
+        drop(waiting);
+        assert!(!activity.only_waits());
+    }
+}
