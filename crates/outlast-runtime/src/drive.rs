@@ -3,7 +3,8 @@
 use std::{future::pending, sync::Arc, time::Duration};
 
 use outlast_core::{
-    Call, Created, Event, Illegal, InputKey, NewTask, Outcome, Payload, Recovery, StepKey, StoreError, Task, TaskError,
+    Call, Created, Event, Illegal, InputKey, NewTask, Outcome, Payload, Recovery, StepKey, StoreError, Task,
+    TaskError,
 };
 use serde::{Deserialize, Serialize};
 use tokio::{task::JoinHandle, time::sleep};
@@ -54,7 +55,10 @@ impl Runtime {
         if let Created::Created { task, token } = &created {
             if token.is_none() {
                 self.0.slots.work_may_be_ready();
-            } else if let Some(run) = self.bind(Run::inline(task.origin.unwrap_or(task.id), task.spec.asks), task, before, false).await {
+            } else if let Some(run) = self
+                .bind(Run::inline(task.origin.unwrap_or(task.id), task.spec.asks), task, before, false)
+                .await
+            {
                 let (runtime, task) = (self.clone(), task.clone());
                 self.0.tracker.spawn(async move { runtime.drive(task, call, run).await });
             }

@@ -23,6 +23,7 @@ mod step;
 mod wait;
 mod worker;
 
+use self::runtime::lock;
 pub use self::{
     clock::SystemClock,
     config::{Config, PollLimit},
@@ -33,4 +34,3 @@ pub use self::{
     step::{StepFailure, StepOptions, step_id},
     wait::AskRefused,
 };
-use self::runtime::lock;

@@ -29,9 +29,7 @@ impl Run {
         second: B,
     ) -> Raced<A::Output, B::Output> {
         self.unless_revoked().await;
-        let Some(mut used) = self.use_key(&key) else {
-            match self.misuse(used_twice(&key)).await {}
-        };
+        let Some(mut used) = self.use_key(&key) else { match self.misuse(used_twice(&key)).await {} };
         let lease = self.become_task().await;
         if lock(&self.0.doubtful).remove(&key) {
             drop(lease.writing.write().await);

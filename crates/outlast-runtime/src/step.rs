@@ -147,9 +147,7 @@ impl Run {
         Fut: Future<Output = Result<Payload, StepFailure>>,
     {
         self.unless_revoked().await;
-        let Some(mut used) = self.use_key(&key) else {
-            match self.misuse(used_twice(&key)).await {}
-        };
+        let Some(mut used) = self.use_key(&key) else { match self.misuse(used_twice(&key)).await {} };
         match self.standing(&key).await {
             Standing::New => {}
             Standing::Done(outcome) => {
@@ -279,7 +277,8 @@ async fn ended(key: &StepKey, outcome: Outcome, run: &Run) -> Result<Payload, Ta
         Outcome::Error(error) => match error.decode() {
             Ok(error) => Err(error),
             Err(_) => {
-                let message = format!("the error of the step '{key}' cannot be read from the history of the task");
+                let message =
+                    format!("the error of the step '{key}' cannot be read from the history of the task");
                 match run.misuse(message).await {}
             }
         },

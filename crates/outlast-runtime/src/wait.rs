@@ -2,9 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use outlast_core::{
-    EntryKind, Event, Illegal, InputKey, Payload, Question, QuestionKind, StepKey, Wake,
-};
+use outlast_core::{EntryKind, Event, Illegal, InputKey, Payload, Question, QuestionKind, StepKey, Wake};
 use tokio::time::sleep;
 
 use crate::{
@@ -44,9 +42,7 @@ impl Run {
     pub async fn sleep(&self, key: StepKey, wake: Wake) -> Result<(), Cancelled> {
         self.unless_revoked().await;
         let lease = self.become_task().await;
-        let Some(mut used) = self.use_key(&key) else {
-            match self.misuse(used_twice(&key)).await {}
-        };
+        let Some(mut used) = self.use_key(&key) else { match self.misuse(used_twice(&key)).await {} };
         lease.warn_of_waiting();
         let known = lock(&lease.seen).kind(&key);
         match known {

@@ -43,6 +43,6 @@ pub use outlast_core::{
 };
 pub use outlast_runtime::{Config, PollLimit, Raced, StepOptions, SystemClock};
 pub use server::{
-    AskError, BuildError, Cancelled, Decision, Elicited, Load, Mode, OwnerFn, Principal, Start, StepError, TaskContext, TaskServer,
-    TaskServerBuilder, TaskTool, default_owner, http, stdio,
+    AskError, BuildError, Cancelled, Decision, Elicited, Load, Mode, OwnerFn, Principal, Start, StepError,
+    TaskContext, TaskServer, TaskServerBuilder, TaskTool, default_owner, http, stdio,
 };

@@ -112,9 +112,10 @@ impl<H: ServerHandler> ServerHandler for Attempt<H> {
         };
         match self.run.attend(catching(&tool, call)).await {
             Some(response) => match response? {
-                CallToolResponse::Task(_) => {
-                    Err(ErrorData::internal_error("the tool answered with a task of its own inside a task", None))
-                }
+                CallToolResponse::Task(_) => Err(ErrorData::internal_error(
+                    "the tool answered with a task of its own inside a task",
+                    None,
+                )),
                 response => Ok(response),
             },
             // The tool's future is dropped by now. What this returns is seen by nobody.

@@ -58,12 +58,7 @@ impl TaskContext {
         self.steps(key, &options, || Some(work())).await
     }
 
-    async fn steps<T, F, Fut>(
-        &self,
-        key: &str,
-        options: &StepOptions,
-        mut work: F,
-    ) -> Result<T, StepError>
+    async fn steps<T, F, Fut>(&self, key: &str, options: &StepOptions, mut work: F) -> Result<T, StepError>
     where
         T: Serialize + DeserializeOwned,
         F: FnMut() -> Option<Fut>,
@@ -212,6 +207,8 @@ impl TaskContext {
             Ok(_) => "keys that begin with 'outlast:' are reserved".to_owned(),
             Err(error) => error.to_string(),
         };
-        match run.misuse(format!("'{}' cannot be the key of a step or timer: {why}", text.escape_debug())).await {}
+        match run
+            .misuse(format!("'{}' cannot be the key of a step or timer: {why}", text.escape_debug()))
+            .await {}
     }
 }
