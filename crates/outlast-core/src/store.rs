@@ -113,6 +113,9 @@ pub enum StoreError {
     /// It may have been done; an identical retry is safe and tells.
     #[error("the store failed while it wrote; whether the change was kept is not known")]
     Unknown(#[source] Arc<dyn std::error::Error + Send + Sync>),
+    /// This task cannot be read. It was left as it is, no retry helps, and other tasks are not concerned.
+    #[error("the task is damaged in the store and cannot be read; nothing was changed")]
+    Damaged(#[source] Arc<dyn std::error::Error + Send + Sync>),
     /// The store cannot go on, and no retry helps.
     #[error("the store has failed and takes no more work")]
     Fatal(#[source] Arc<dyn std::error::Error + Send + Sync>),
@@ -129,6 +132,11 @@ impl StoreError {
         Self::Unknown(reason.into().into())
     }
 
+    /// [`StoreError::Damaged`] for this reason.
+    pub fn damaged(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Damaged(reason.into().into())
+    }
+
     /// [`StoreError::Fatal`] for this reason.
     pub fn fatal(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Fatal(reason.into().into())
@@ -137,7 +145,7 @@ impl StoreError {
     /// Whether the same call may be sent again.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        !matches!(self, Self::Fatal(_))
+        matches!(self, Self::Unavailable(_) | Self::Unknown(_))
     }
 }
 

@@ -1,8 +1,9 @@
 //! Several events are one; the journal holds them in order and is read in pages.
 
-use outlast_core::{Applied, EntryKind, Event, Illegal};
+use outlast_core::{Applied, EntryKind, Event, Illegal, Limits, Spec};
 use serde_json::json;
 
+use super::recovery::crash;
 use crate::{Harness, story::*};
 
 pub async fn several_events_are_journaled_in_order_as_one_change(on: &dyn Harness) {
@@ -35,6 +36,52 @@ pub async fn entries_are_numbered_without_gaps_and_their_size_is_the_tasks(on: &
     assert_eq!(task.journal_bytes, entries.iter().map(outlast_core::Entry::size).sum::<u64>());
     assert!(entries.windows(2).all(|pair| pair[0].at <= pair[1].at));
     assert_eq!(task.inbox_seq, 6, "the cancel is the last thing that the worker did not do itself");
+}
+
+pub async fn each_attempt_is_in_the_journal_with_its_end(on: &dyn Harness) {
+    use EntryKind::{Claimed, LeaseLost, Parked, Released};
+    let store = on.open().await;
+    let (task, token) = store.create_leased(new_task(), "one").await;
+    store.worked(task.id, token, vec![timer("t", HOUR), park(1)]).await;
+    on.advance(HOUR).await;
+    let claimed = store.claim_only("two").await;
+    store.worked(task.id, claimed.token, vec![Event::Release { began: true }]).await;
+    store.claim_only("three").await;
+    on.advance(LEASE).await;
+    let claimed = store.claim_only("four").await;
+    let ended = store.worked(task.id, claimed.token, vec![complete(&json!(1))]).await;
+
+    let entries = store.entries(task.id).await;
+    let kinds: Vec<_> = entries.iter().map(|entry| entry.kind).collect();
+    assert_eq!(
+        kinds,
+        [EntryKind::TimerSet, Parked, Claimed, Released, Claimed, LeaseLost, Claimed],
+        "the end itself is the task's state"
+    );
+    assert_eq!(ended.seq, 7);
+}
+
+pub async fn what_is_done_to_a_task_does_not_use_up_the_room_of_its_work(on: &dyn Harness) {
+    let store = on.open().await;
+    let limits = Limits { entries: 4, ..Limits::default() };
+    let spec = Spec { limits, ..rerun() };
+    let (task, mut token) = store.create_leased(new_with(spec), "one").await;
+    store.worked(task.id, token, vec![ask("q", "One?"), ask("r", "Two?")]).await;
+    for _ in 0..20 {
+        store.worked(task.id, token, vec![Event::Park { seen_seq: 1_000, wake: Some(MINUTE) }]).await;
+        on.advance(MINUTE).await;
+        token = store.claim_only("one").await.token;
+        store.worked(task.id, token, vec![Event::Release { began: true }]).await;
+        store.claim_only("lost").await;
+        crash(on, &*store).await;
+        token = store.claim_only("one").await.token;
+    }
+    store.alice(task.id, vec![answer("q", "yes"), answer("r", "no")]).await;
+    let task = store.worked(task.id, token, vec![finish("a", &json!(1)), finish("b", &json!(2))]).await;
+    assert_eq!((task.entries, task.seq), (4, 126));
+    let full = Illegal::Limit { what: "journal entries", size: 5, limit: 4 };
+    assert_eq!(store.work(task.id, token, vec![finish("c", &json!(3))]).await, Applied::Illegal(full));
+    store.worked(task.id, token, vec![complete(&json!(1))]).await;
 }
 
 pub async fn one_illegal_event_refuses_all_of_them(on: &dyn Harness) {

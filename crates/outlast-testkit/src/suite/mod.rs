@@ -19,6 +19,7 @@ pub mod recovery;
 pub mod renewing;
 pub mod reopening;
 pub mod replay;
+pub mod retrying;
 pub mod sweeping;
 pub mod time;
 pub mod walk;
@@ -63,6 +64,8 @@ macro_rules! store_suite {
             journal:
                 several_events_are_journaled_in_order_as_one_change,
                 entries_are_numbered_without_gaps_and_their_size_is_the_tasks,
+                each_attempt_is_in_the_journal_with_its_end,
+                what_is_done_to_a_task_does_not_use_up_the_room_of_its_work,
                 one_illegal_event_refuses_all_of_them,
                 an_event_without_effect_does_not_keep_the_others_back,
                 a_key_is_used_within_one_call_too,
@@ -81,6 +84,16 @@ macro_rules! store_suite {
                 an_answer_of_the_wrong_shape_consumes_nothing,
                 what_a_later_worker_repeats_is_absorbed_as_well,
                 a_final_task_absorbs_every_late_word;
+            retrying:
+                a_failed_task_starts_again_with_what_was_done,
+                what_a_task_took_over_is_written_once_with_its_creation,
+                what_a_task_took_over_is_there_after_a_restart,
+                a_question_that_was_open_is_answered_in_the_new_task,
+                a_question_that_the_client_cannot_be_asked_any_more_is_dropped,
+                a_timer_is_due_when_it_was,
+                a_cancel_is_not_taken_over,
+                work_started_again_and_again_keeps_its_origin,
+                only_failed_work_starts_again;
             races:
                 sixty_four_callers_answer_one_task_at_once_and_each_answer_counts_once,
                 sixty_four_writes_of_one_worker_at_once_are_all_kept,
@@ -115,6 +128,10 @@ macro_rules! store_suite {
                 work_that_must_not_run_twice_ends_and_says_that_its_outcome_is_unknown,
                 work_that_must_not_run_twice_waits_safely_while_nobody_runs_it,
                 work_that_crashes_its_worker_every_time_is_given_up,
+                a_crash_in_company_never_ends_a_suspect,
+                work_that_is_allowed_one_attempt_gets_another_one_alone,
+                a_lease_is_alone_once_it_is_told_and_until_it_ends,
+                a_suspect_that_gets_on_is_none_any_more,
                 progress_resets_the_count_of_lost_attempts,
                 after_the_second_loss_in_a_row_the_work_waits_before_it_starts_again,
                 a_cancel_does_not_wait_for_the_backoff,
@@ -168,6 +185,7 @@ macro_rules! store_suite {
                 a_page_is_not_disturbed_by_what_is_created_meanwhile,
                 a_place_that_no_page_ended_at_is_no_panic,
                 a_listing_is_filtered_by_owner_status_and_tool,
+                what_workers_serve_is_known_as_of_their_last_claims,
                 tasks_are_counted_by_status_and_by_who_holds_them;
             payloads:
                 text_of_every_kind_comes_back_byte_for_byte,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use outlast_core::{Counts, Event, Filter, Head, Spec, Status, Task};
+use outlast_core::{ClaimRequest, Counts, Event, Filter, Head, Spec, Status, Task, ToolVersion};
 use serde_json::json;
 
 use crate::{Harness, story::*};
@@ -120,6 +120,26 @@ pub async fn a_listing_is_filtered_by_owner_status_and_tool(on: &dyn Harness) {
         }
         assert_eq!(listed, expected.into_iter().collect(), "{filter:?}");
     }
+}
+
+pub async fn what_workers_serve_is_known_as_of_their_last_claims(on: &dyn Harness) {
+    let store = on.open().await;
+    assert_eq!(store.served().await.unwrap(), []);
+    let serving = |name: &str, served: &[(&str, &str)]| ClaimRequest {
+        serves: served.iter().map(|(tool, version)| ToolVersion::new(*tool, *version)).collect(),
+        ..claim_by(name, 1)
+    };
+    let all = |served: &[(&str, &str)]| -> Vec<_> {
+        served.iter().map(|(tool, version)| ToolVersion::new(*tool, *version)).collect()
+    };
+    // With nothing to hand out, and room for nothing.
+    store.claim(serving("one", &[("b", "2"), ("a", "")])).await.unwrap();
+    store.claim(ClaimRequest { max: 0, ..serving("two", &[("b", "1"), ("a", "")]) }).await.unwrap();
+    assert_eq!(store.served().await.unwrap(), all(&[("a", ""), ("b", "1"), ("b", "2")]));
+    store.claim(serving("one", &[("a", "")])).await.unwrap();
+    assert_eq!(store.served().await.unwrap(), all(&[("a", ""), ("b", "1")]));
+    store.claim(serving("two", &[])).await.unwrap();
+    assert_eq!(store.served().await.unwrap(), all(&[("a", "")]));
 }
 
 pub async fn tasks_are_counted_by_status_and_by_who_holds_them(on: &dyn Harness) {

@@ -1,6 +1,8 @@
 //! What becomes of work whose worker went away without a word.
 
-use outlast_core::{EntryKind, Event, Spec, Status, Store, Task, TaskState};
+use std::sync::Arc;
+
+use outlast_core::{Applied, ClaimRequest, EntryKind, Event, Spec, Status, Store, Task, TaskState};
 use serde_json::json;
 
 use crate::{Harness, story::*};
@@ -75,8 +77,89 @@ pub async fn work_that_crashes_its_worker_every_time_is_given_up(on: &dyn Harnes
     let task = store.create_one(new_with(Spec { max_attempts: 3, ..rerun() })).await;
     let (task, started) = crash_on_and_on(on, &*store, task.id, 10).await;
     assert_eq!(started, 3);
-    let TaskState::Failed { error } = task.state else { panic!("it was given up, not {:?}", task.state) };
-    assert!(error.message.contains('3'), "{}", error.message);
+    let TaskState::Failed { error } = &task.state else { panic!("it was given up, not {:?}", task.state) };
+    assert!(error.message.contains("3 times in a row"), "{}", error.message);
+    assert!(error.message.contains("`outlast tasks retry`"), "{}", error.message);
+    assert_eq!(task.lost.len(), 3);
+    for lost in &task.lost {
+        assert!(error.message.contains(&lost.to_string()), "{lost} in {}", error.message);
+    }
+    assert_eq!(task.status_message.as_ref(), Some(&error.message));
+}
+
+/// Every worker goes away without a word; what they ran is ready again afterwards, if it ever will be.
+pub(super) async fn crash(on: &dyn Harness, store: &dyn Store) {
+    on.advance(LEASE).await;
+    // A claim ends the leases, also by somebody who can run nothing.
+    let nothing = ClaimRequest { serves: Arc::new([]), ..claim_by("nobody", 1) };
+    assert_eq!(store.claim(nothing).await.unwrap(), []);
+    on.advance(MINUTE * 2).await;
+}
+
+pub async fn a_crash_in_company_never_ends_a_suspect(on: &dyn Harness) {
+    let store = on.open().await;
+    let task = store.create_one(new_with(Spec { max_attempts: 3, ..rerun() })).await;
+    for number in 1..=8 {
+        let claimed = store.claim_only("doomed").await;
+        assert_eq!(claimed.task.is_suspect(), number > 2);
+        crash(on, &*store).await;
+    }
+    let claimed = store.claim_only("one").await;
+    assert_eq!(claimed.task.lost.len(), 2, "what else ran may have been to blame");
+    let entries = store.entries(task.id).await;
+    let lost = entries.iter().filter(|entry| entry.kind == EntryKind::LeaseLost).count();
+    assert_eq!(lost, 8, "and each crash is in the history");
+
+    // Alone, it is convicted.
+    let alone = store.worked(task.id, claimed.token, vec![Event::RunAlone]).await;
+    assert!(alone.lease().unwrap().alone);
+    on.advance(LEASE).await;
+    assert_eq!(store.claim_up_to("two", 10).await, []);
+    assert_eq!(store.task(task.id).await.status(), Status::Failed);
+}
+
+pub async fn work_that_is_allowed_one_attempt_gets_another_one_alone(on: &dyn Harness) {
+    let store = on.open().await;
+    let task = store.create_one(new_with(Spec { max_attempts: 1, ..rerun() })).await;
+    assert!(!store.claim_only("doomed").await.task.is_suspect());
+    on.advance(LEASE).await;
+    let claimed = store.claim_only("one").await;
+    assert!(claimed.task.is_suspect());
+    store.worked(task.id, claimed.token, vec![Event::RunAlone]).await;
+    on.advance(LEASE).await;
+    assert_eq!(store.claim_up_to("two", 10).await, []);
+    assert_eq!(store.task(task.id).await.status(), Status::Failed);
+}
+
+pub async fn a_lease_is_alone_once_it_is_told_and_until_it_ends(on: &dyn Harness) {
+    let store = on.open().await;
+    let (task, token) = store.create_leased(new_task(), "one").await;
+    assert!(!task.lease().unwrap().alone);
+    let alone = store.worked(task.id, token, vec![Event::RunAlone]).await;
+    assert_eq!(alone.revision, task.revision, "nothing that a caller can see");
+    assert_eq!(store.work(task.id, token, vec![Event::RunAlone]).await, Applied::Absorbed(alone));
+    on.advance(LEASE / 2).await;
+    store.renew_one("one", task.id, token).await;
+    assert!(store.task(task.id).await.lease().unwrap().alone);
+
+    store.worked(task.id, token, vec![Event::Release { began: true }]).await;
+    let claimed = store.claim_only("two").await;
+    assert!(!claimed.task.lease().unwrap().alone);
+    assert_eq!(store.work(task.id, token, vec![Event::RunAlone]).await, Applied::Fenced);
+}
+
+pub async fn a_suspect_that_gets_on_is_none_any_more(on: &dyn Harness) {
+    let store = on.open().await;
+    let task = store.create_one(new_with(Spec { max_attempts: 3, ..rerun() })).await;
+    for _ in 0..2 {
+        store.claim_only("doomed").await;
+        crash(on, &*store).await;
+    }
+    let claimed = store.claim_only("one").await;
+    let got_on = store.worked(task.id, claimed.token, vec![Event::RunAlone, finish("a", &json!(1))]).await;
+    assert!(!got_on.is_suspect() && got_on.lost.is_empty());
+    on.advance(LEASE).await;
+    assert_eq!(store.claim_only("two").await.task.lost.len(), 1);
 }
 
 pub async fn progress_resets_the_count_of_lost_attempts(on: &dyn Harness) {
