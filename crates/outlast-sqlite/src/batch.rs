@@ -11,9 +11,10 @@ use outlast_core::{
     Applied, By, Created, Decision, Event, Held, LeaseRequest, NewTask, Owner, Payload, Renewal, Status,
     StepKey, Task, TaskId, Timestamp, Token, ToolVersion, Verdict, WorkerId,
 };
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Params, Statement, params};
 
 use crate::{
+    damaged::Damaged,
     error::Failure,
     row::{self, Row, Shape, Written},
 };
@@ -31,6 +32,8 @@ pub(crate) struct Batch<'c> {
     pub(crate) pace: Option<Pace>,
     /// The owner that a claim served last.
     pub(crate) last_served: i64,
+    /// The tasks that cannot be read.
+    pub(crate) damaged: &'c Damaged,
     /// What each worker serves, as the file says.
     pub(crate) known_served: &'c Served,
     /// What workers serve since.
@@ -138,9 +141,9 @@ impl Batch<'_> {
         let holds = |task: &Task| {
             task.token == held.token && task.lease().is_some_and(|lease| lease.worker == *worker)
         };
-        let Some(row) = row::load(self.connection, held.id)?.filter(|row| holds(&row.task)) else {
-            return Ok(Renewal::Lost);
-        };
+        // One that cannot be read is lost, and the others are kept.
+        let loaded = self.damaged.pass_over(row::load(self.connection, held.id))?.flatten();
+        let Some(row) = loaded.filter(|row| holds(&row.task)) else { return Ok(Renewal::Lost) };
         Ok(match self.apply_to(&row, &By::Store, &[Event::Renew { lease }])? {
             Applied::Applied(task) | Applied::Absorbed(task) => {
                 // A lease that goes on is nothing that a follower can see.
@@ -155,17 +158,44 @@ impl Batch<'_> {
 
     /// Ends up to `max` leases that end by `until`; fewer ended means that none is left.
     pub(crate) fn end_leases(&mut self, until: Timestamp, max: u32) -> Result<u32, Failure> {
-        let ids: Vec<TaskId> = self
-            .connection
-            .prepare_cached(
-                "SELECT id FROM tasks INDEXED BY tasks_by_lease WHERE leased = 1 AND ready_at <= ?1 LIMIT ?2",
-            )?
-            .query_map([until.as_millis(), max.into()], |row| Ok(TaskId::from_bytes(row.get(0)?)))?
-            .collect::<Result<_, _>>()?;
-        for id in &ids {
-            self.apply(*id, &By::Store, &[Event::LoseLease])?;
+        let mut ended = Vec::new();
+        {
+            let mut statement = self.connection.prepare_cached(
+                "SELECT number FROM tasks INDEXED BY tasks_by_lease WHERE leased = 1 AND ready_at <= ?1",
+            )?;
+            let mut rows = statement.query([until.as_millis()])?;
+            while ended.len() < max as usize
+                && let Some(row) = rows.next()?
+            {
+                let number = row.get(0)?;
+                if !self.damaged.has(number) {
+                    ended.push(number);
+                }
+            }
         }
-        Ok(u32::try_from(ids.len()).unwrap_or(max))
+        for number in &ended {
+            let Some(row) = self.damaged.pass_over(row::load_number(self.connection, *number))? else {
+                continue;
+            };
+            self.apply_to(&row, &By::Store, &[Event::LoseLease])?;
+            self.changed.push(row.task.id);
+        }
+        Ok(u32::try_from(ended.len()).unwrap_or(max))
+    }
+
+    /// The second column of the first row that is not damaged; the first column is the row's number.
+    pub(crate) fn first_sound(
+        &self,
+        statement: &mut Statement<'_>,
+        params: impl Params,
+    ) -> Result<Option<i64>, Failure> {
+        let mut rows = statement.query(params)?;
+        while let Some(row) = rows.next()? {
+            if !self.damaged.has(row.get(0)?) {
+                return Ok(Some(row.get(1)?));
+            }
+        }
+        Ok(None)
     }
 
     /// The last writes: what others need in order to follow.

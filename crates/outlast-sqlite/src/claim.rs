@@ -8,7 +8,7 @@ use rusqlite::{OptionalExtension, params};
 use crate::{
     batch::{Batch, Pace},
     error::Failure,
-    row::{self, Row, select_task},
+    row::{self, Row},
 };
 
 /// How many expired leases one claim ends at most, so that its transaction stays short; the next ends more.
@@ -118,25 +118,39 @@ impl Batch<'_> {
         if self.running(owner)? >= i64::from(request.per_owner) {
             return Ok(Turn::Blocked);
         }
-        let Some(row) = self.first_ready(owner, tools)? else { return self.note_idle(owner) };
+        let Some((row, call)) = self.first_ready(owner, tools)? else { return self.note_idle(owner) };
         let claim = Event::Claim { worker: request.worker.clone(), lease: request.lease };
         let Applied::Applied(task) = self.apply_to(&row, &By::Store, &[claim])? else {
             return Ok(Turn::Blocked);
         };
-        let call = row::call(self.connection, row.number)?.unwrap_or_else(|| Call::new(Payload::null()));
         let token = task.token;
         Ok(Turn::Claimed(Box::new(Claimed { task, call, token })))
     }
 
-    fn first_ready(&self, owner: i64, tools: &str) -> Result<Option<Row>, Failure> {
-        let mut statement = self.connection.prepare_cached(select_task!(
-            "WHERE t.number = (SELECT number FROM tasks INDEXED BY tasks_by_ready
-              WHERE owner = ?1 AND leased = 0 AND ready_at IS NOT NULL AND ready_at <= ?2
-              AND tool IN (SELECT value FROM json_each(?3))
-              ORDER BY ready_at, number LIMIT 1)"
-        ))?;
+    /// The owner's next ready task, and its call.
+    fn first_ready(&self, owner: i64, tools: &str) -> Result<Option<(Row, Call)>, Failure> {
+        // Stepped no further than to the first that can be read.
+        let mut statement = self.connection.prepare_cached(
+            "SELECT number FROM tasks INDEXED BY tasks_by_ready
+             WHERE owner = ?1 AND leased = 0 AND ready_at IS NOT NULL AND ready_at <= ?2
+             AND tool IN (SELECT value FROM json_each(?3))
+             ORDER BY ready_at, number",
+        )?;
         let mut rows = statement.query(params![owner, self.now.as_millis(), tools])?;
-        rows.next()?.map(|row| row::read(self.connection, row)).transpose()
+        while let Some(found) = rows.next()? {
+            let number = found.get(0)?;
+            if self.damaged.has(number) {
+                continue;
+            }
+            let read = row::load_number(self.connection, number).and_then(|row| {
+                let call = row::call(self.connection, number)?;
+                Ok((row, call.unwrap_or_else(|| Call::new(Payload::null()))))
+            });
+            if let Some(ready) = self.damaged.pass_over(read)? {
+                return Ok(Some(ready));
+            }
+        }
+        Ok(None)
     }
 
     fn running(&self, owner: i64) -> Result<i64, Failure> {
@@ -147,10 +161,10 @@ impl Batch<'_> {
     /// Corrects from when on the owner is worth a look; what is ready and yet not served keeps it blocked.
     fn note_idle(&mut self, owner: i64) -> Result<Turn, Failure> {
         let mut statement = self.connection.prepare_cached(
-            "SELECT min(ready_at) FROM tasks INDEXED BY tasks_by_ready
-             WHERE owner = ?1 AND leased = 0 AND ready_at IS NOT NULL",
+            "SELECT number, ready_at FROM tasks INDEXED BY tasks_by_ready
+             WHERE owner = ?1 AND leased = 0 AND ready_at IS NOT NULL ORDER BY ready_at",
         )?;
-        let ready: Option<i64> = statement.query_row([owner], |row| row.get(0))?;
+        let ready = self.first_sound(&mut statement, [owner])?;
         if ready.is_some_and(|ready| ready <= self.now.as_millis()) {
             return Ok(Turn::Blocked);
         }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use outlast_core::{StoreError, Timestamp};
-use rusqlite::ErrorCode;
+use rusqlite::{ErrorCode, types::FromSqlError};
 
 /// Why a file could not be opened as a store. Nothing in the file was changed.
 #[derive(Debug, thiserror::Error)]
@@ -165,8 +165,14 @@ impl fmt::Display for Holder {
 pub(crate) enum Failure {
     #[error(transparent)]
     Sql(SqliteError),
-    #[error("a row could not be read as a task")]
-    Row(#[from] serde_json::Error),
+    #[error(
+        "row {number} of the table `tasks`, or what belongs to it in `journal`, `calls` or `bodies`, cannot be read"
+    )]
+    Damaged { number: i64, source: Box<Failure> },
+    #[error("it is not the JSON of what it should be")]
+    Json(#[from] serde_json::Error),
+    #[error("it is not a value of the right type")]
+    Value(#[from] FromSqlError),
     #[error("an operation panicked")]
     Panic,
     #[error("a write before this one failed")]
@@ -179,18 +185,25 @@ impl From<rusqlite::Error> for Failure {
     }
 }
 
-impl From<rusqlite::types::FromSqlError> for Failure {
-    fn from(error: rusqlite::types::FromSqlError) -> Self {
-        rusqlite::Error::from(error).into()
-    }
-}
-
 /// Whether a code says that somebody else has the file locked.
 pub(crate) fn is_busy(code: Option<ErrorCode>) -> bool {
     matches!(code, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
 impl Failure {
+    /// As said of the task of this number, where it is about what the row holds.
+    pub(crate) fn of_task(self, number: i64) -> Self {
+        use rusqlite::Error as E;
+        match self {
+            Self::Json(_)
+            | Self::Value(_)
+            | Self::Sql(SqliteError(
+                E::FromSqlConversionFailure(..) | E::InvalidColumnType(..) | E::IntegralValueOutOfRange(..),
+            )) => Self::Damaged { number, source: Box::new(self) },
+            other => other,
+        }
+    }
+
     fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Sql(SqliteError(error)) => error.sqlite_error_code(),
@@ -221,6 +234,7 @@ impl Failure {
     /// What a caller is told when nothing was changed.
     pub(crate) fn without_effect(self) -> StoreError {
         match self.code() {
+            _ if matches!(self, Self::Damaged { .. }) => StoreError::damaged(self),
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => StoreError::fatal(self),
             _ => StoreError::unavailable(self),
         }

@@ -36,6 +36,7 @@
 mod batch;
 mod claim;
 mod clock;
+mod damaged;
 mod disk;
 mod error;
 mod job;

@@ -13,6 +13,7 @@ use outlast_core::{Call, Counts, Filter, Head, JournalPage, Status, StoreError, 
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::{
+    damaged::Damaged,
     error::Failure,
     open,
     row::{self, select_task},
@@ -103,7 +104,7 @@ pub(crate) fn journal(
     let mut rows = statement.query(params![number, i64::try_from(after_seq).unwrap_or(i64::MAX)])?;
     let mut size = 0;
     while let Some(row) = rows.next()? {
-        let entry = row::entry(row)?;
+        let entry = row::entry(row).map_err(|failure| failure.of_task(number))?;
         size += entry.size();
         if size > max_bytes && !page.entries.is_empty() {
             page.more = true;
@@ -152,6 +153,7 @@ pub(crate) fn served(connection: &Connection) -> Result<Vec<ToolVersion>, Failur
 /// The tasks that `filter` lets through, newest first, from before number `before`, with their numbers.
 pub(crate) fn list(
     connection: &Connection,
+    damaged: &Damaged,
     filter: &Filter,
     before: i64,
     max: u32,
@@ -161,19 +163,20 @@ pub(crate) fn list(
          AND (?2 IS NULL OR t.owner = (SELECT owner FROM owners WHERE name = ?2))
          AND (?3 IS NULL OR t.status = ?3)
          AND (?4 IS NULL OR t.tool IN (SELECT tool FROM tools WHERE name = ?4))
-         ORDER BY t.number DESC LIMIT ?5"
+         ORDER BY t.number DESC"
     ))?;
     let mut rows = statement.query(params![
         before,
         filter.owner.as_ref().map(outlast_core::Owner::as_str),
         filter.status.map(|status| status as i64),
         filter.tool,
-        max,
     ])?;
     let mut tasks = Vec::new();
-    while let Some(row) = rows.next()? {
-        let row = row::read(connection, row)?;
-        tasks.push((row.number, row.task));
+    // Not limited by the statement, which does not know what is passed over.
+    while tasks.len() < max as usize
+        && let Some(row) = rows.next()?
+    {
+        tasks.extend(damaged.pass_over(row::read(connection, row))?.map(|row| (row.number, row.task)));
     }
     Ok(tasks)
 }

@@ -68,6 +68,10 @@ pub(crate) use select_task;
 /// The task of a row of [`select_task!`].
 pub(crate) fn read(connection: &Connection, row: &SqlRow<'_>) -> Result<Row, Failure> {
     let number = row.get(0)?;
+    decode(connection, row, number).map_err(|failure| failure.of_task(number))
+}
+
+fn decode(connection: &Connection, row: &SqlRow<'_>, number: i64) -> Result<Row, Failure> {
     let Value { mut task, asked } = serde_json::from_str(row.get_ref(2)?.as_str()?)?;
     let body = row.get_ref(3)?.as_str_or_null()?;
     match (&mut task.state, body) {
@@ -92,6 +96,13 @@ pub(crate) fn load(connection: &Connection, id: TaskId) -> Result<Option<Row>, F
     let mut statement = connection.prepare_cached(select_task!("WHERE t.id = ?1"))?;
     let mut rows = statement.query([id.as_bytes()])?;
     rows.next()?.map(|row| read(connection, row)).transpose()
+}
+
+/// The task of this number, which a query has just found.
+pub(crate) fn load_number(connection: &Connection, number: i64) -> Result<Row, Failure> {
+    let mut statement = connection.prepare_cached(select_task!("WHERE t.number = ?1"))?;
+    let mut rows = statement.query([number])?;
+    read(connection, rows.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?)
 }
 
 /// What the columns of a task are to hold.
@@ -149,7 +160,8 @@ pub(crate) fn known(connection: &Connection, number: i64, key: &StepKey) -> Resu
         .prepare_cached("SELECT kind, body FROM journal WHERE number = ?1 AND key = ?2 AND opens = 1")?;
     let mut rows = statement.query(params![number, key.as_str()])?;
     let Some(row) = rows.next()? else { return Ok(None) };
-    Ok(Some(Known { kind: kind(row, 0)?, body: payload(row, 1)? }))
+    let known = || Ok(Known { kind: kind(row, 0)?, body: payload(row, 1)? });
+    known().map(Some).map_err(|failure: Failure| failure.of_task(number))
 }
 
 /// An entry of the journal, from the columns `seq, at, kind, key, body`.
@@ -188,8 +200,11 @@ pub(crate) fn call(connection: &Connection, number: i64) -> Result<Option<Call>,
     let mut statement = connection.prepare_cached("SELECT params, context FROM calls WHERE number = ?1")?;
     let mut rows = statement.query([number])?;
     let Some(row) = rows.next()? else { return Ok(None) };
-    let params = Payload::from_json(row.get_ref(0)?.as_str()?)?;
-    Ok(Some(Call { params, context: payload(row, 1)? }))
+    let call = || {
+        let params = Payload::from_json(row.get_ref(0)?.as_str()?)?;
+        Ok(Call { params, context: payload(row, 1)? })
+    };
+    call().map(Some).map_err(|failure: Failure| failure.of_task(number))
 }
 
 /// The number of the task of this id.

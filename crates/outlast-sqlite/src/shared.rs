@@ -7,13 +7,14 @@ use std::sync::{
 
 use outlast_core::{Clock, HintSender, StoreClock};
 
-use crate::{queue::Queue, read::Readers};
+use crate::{damaged::Damaged, queue::Queue, read::Readers};
 
 /// What the handle and the writer share.
 pub(crate) struct Shared {
     pub(crate) queue: Arc<Queue>,
     pub(crate) hints: HintSender,
     pub(crate) readers: Readers,
+    pub(crate) damaged: Damaged,
     pub(crate) time: Mutex<StoreClock>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) watched: AtomicBool,

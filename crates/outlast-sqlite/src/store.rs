@@ -21,6 +21,7 @@ use outlast_core::{
 use crate::{
     OpenError, Options, Role,
     batch::Batch,
+    damaged::Damaged,
     error::Failure,
     job::{Guarded, Operation, told, weight},
     open::{self, Opened},
@@ -77,6 +78,7 @@ impl SqliteStore {
             queue: Arc::new(Queue::new(options.limits)),
             hints: HintSender::new(HINTS),
             readers: Readers::new(&path, options.busy_timeout, options.readers),
+            damaged: Damaged::default(),
             time: Mutex::new(StoreClock::new(open::clock_mark(&connection).map_err(sql)?)),
             clock: options.clock.clone(),
             watched: AtomicBool::new(false),
@@ -268,8 +270,9 @@ impl Store for SqliteStore {
 impl Inspect for SqliteStore {
     async fn list(&self, filter: Filter, after: Option<String>, max: u32) -> Result<ListPage, StoreError> {
         let before = after.map_or(Ok(i64::MAX), |place| place.parse()).unwrap_or(0);
+        let damaged = &self.handle.shared.damaged;
         let mut tasks =
-            self.read(|connection| read::list(connection, &filter, before, max.saturating_add(1)))?;
+            self.read(|connection| read::list(connection, damaged, &filter, before, max.saturating_add(1)))?;
         let more = tasks.len() > max as usize;
         tasks.truncate(max as usize);
         let next = tasks.last().filter(|_| more).map(|(number, _)| number.to_string());

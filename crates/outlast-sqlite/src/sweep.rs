@@ -44,20 +44,23 @@ impl Batch<'_> {
 
     fn due(&self, max: u32) -> Result<Vec<Row>, Failure> {
         let mut statement = self.connection.prepare_cached(select_task!(
-            "WHERE t.due_at IS NOT NULL AND t.due_at <= ?1 ORDER BY t.due_at LIMIT ?2"
+            "WHERE t.due_at IS NOT NULL AND t.due_at <= ?1 ORDER BY t.due_at"
         ))?;
-        let mut rows = statement.query(params![self.now.as_millis(), max])?;
+        let mut rows = statement.query([self.now.as_millis()])?;
         let mut due = Vec::new();
-        while let Some(row) = rows.next()? {
-            due.push(row::read(self.connection, row)?);
+        while due.len() < max as usize
+            && let Some(row) = rows.next()?
+        {
+            due.extend(self.damaged.pass_over(row::read(self.connection, row))?);
         }
         Ok(due)
     }
 
     fn next_due(&self) -> Result<Option<Timestamp>, Failure> {
-        let mut statement =
-            self.connection.prepare_cached("SELECT min(due_at) FROM tasks WHERE due_at IS NOT NULL")?;
-        Ok(statement.query_row([], |row| row.get::<_, Option<i64>>(0))?.map(Timestamp::from_millis))
+        let mut statement = self
+            .connection
+            .prepare_cached("SELECT number, due_at FROM tasks WHERE due_at IS NOT NULL ORDER BY due_at")?;
+        Ok(self.first_sound(&mut statement, [])?.map(Timestamp::from_millis))
     }
 
     fn purge(&mut self, row: &Row) -> Result<(), Failure> {

@@ -261,6 +261,7 @@ impl Writer {
                     .as_ref()
                     .map(|commit| Pace { took: commit.took, ago: began.saturating_sub(commit.ended) }),
                 last_served: self.last_served,
+                damaged: &self.shared.damaged,
                 known_served: &self.served,
                 served: Served::default(),
                 lease: Duration::ZERO,

@@ -14,8 +14,8 @@ use std::{
 
 use futures::{executor::block_on, future::join_all};
 use outlast_core::{
-    Applied, Created, Event, Hint, Hints, Inspect, ManualClock, NewTask, Recovery, Spec, Status, Store,
-    StoreError, Swept, TaskId, Timestamp,
+    Applied, ClaimRequest, Created, Event, Hint, Hints, Inspect, ManualClock, NewTask, Recovery, Spec,
+    Status, Store, StoreError, Swept, TaskId, Timestamp, ToolVersion,
 };
 use outlast_sqlite::{Options, Role, SqliteStore};
 use outlast_testkit::{run, story::*};
@@ -121,6 +121,33 @@ fn when_the_runtime_goes_the_next_claim_takes_over_and_ends_its_leases_first() {
         let (leased, _) = second.create_leased(new_task(), "two").await;
         assert_eq!(second.claim_up_to("three", 9).await, []);
         assert!(second.task(leased.id).await.lease().is_some(), "its own leases stay");
+    });
+}
+
+#[test]
+fn a_front_knows_what_the_runtime_serves_and_the_next_runtime_begins_anew() {
+    run(async {
+        let file = File::new();
+        let (first, front) = (file.open(Role::Auto), file.open(Role::Auto));
+        let serving = |name: &str, tools: &[&str]| ClaimRequest {
+            serves: tools.iter().map(|tool| ToolVersion::new(*tool, "1")).collect(),
+            ..claim_by(name, 1)
+        };
+        let served = async |store: &SqliteStore| {
+            store.served().await.unwrap().into_iter().map(|served| served.tool).collect::<Vec<_>>()
+        };
+        first.claim(serving("one", &["b", "a", "a"])).await.unwrap();
+        first.claim(serving("two", &["c"])).await.unwrap();
+        // A front is handed nothing, whatever it could do.
+        front.claim(serving("front", &["never"])).await.unwrap();
+        assert_eq!(served(&front).await, ["a", "b", "c"]);
+        first.claim(serving("two", &[])).await.unwrap();
+        assert_eq!(served(&front).await, ["a", "b"]);
+        drop(first);
+        assert_eq!(served(&front).await, ["a", "b"], "as of the last claim");
+
+        front.claim(serving("front", &["new"])).await.unwrap();
+        assert_eq!(served(&front).await, ["new"]);
     });
 }
 

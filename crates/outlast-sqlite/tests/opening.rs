@@ -10,10 +10,13 @@ use std::{
 };
 
 use futures::executor::block_on;
-use outlast_core::Inspect;
+use outlast_core::{
+    Created, Entry, Inspect, ManualClock, NewTask, Outcome, Status, TakenUp, TaskId, TaskState, Timestamp,
+};
 use outlast_sqlite::{OpenError, Options, Role, SqliteStore};
 use outlast_testkit::story::*;
 use rusqlite::Connection;
+use serde_json::json;
 use tempfile::TempDir;
 
 fn fresh() -> (TempDir, PathBuf) {
@@ -67,6 +70,67 @@ fn a_database_of_another_program_is_refused_and_left_as_it_is() {
         assert!(matches!(refusal(&path), OpenError::Foreign { .. }));
         assert_eq!(contents(&path), before);
     }
+}
+
+/// A file as a program of schema 1 left it.
+fn of_version_1(path: &Path) {
+    let old = Connection::open(path).unwrap();
+    old.execute_batch(include_str!("../src/schema/1.sql")).unwrap();
+    old.execute_batch(include_str!("fixtures/version-1.sql")).unwrap();
+    old.pragma_update(None, "user_version", 1).unwrap();
+    old.pragma_update(None, "application_id", 0x4f4c_7374).unwrap();
+}
+
+#[test]
+fn a_file_of_version_1_is_brought_up_to_date_and_its_tasks_go_on() {
+    let (_directory, path) = fresh();
+    of_version_1(&path);
+    // An hour after it was last used.
+    let clock = ManualClock::new(Timestamp::from_millis(1_767_225_631_000) + HOUR);
+    let store = SqliteStore::open_with(&path, Options::default().clock(clock.clone())).unwrap();
+    let id = |number| TaskId::from_bytes([number; 16]);
+    block_on(async {
+        let [done, asking, failed, lost, queued] = [1, 2, 3, 4, 5].map(id);
+        let task = store.task(done).await;
+        assert_eq!(task.state, TaskState::Completed { result: payload(&json!({"done": true})) });
+        let steps: Vec<_> = store.entries(done).await.iter().filter_map(Entry::finished).collect();
+        let outcomes = [Outcome::Value(payload(&json!({"kept": 1}))), Outcome::Error(payload(&json!("no")))];
+        assert_eq!(steps.into_iter().map(|step| step.outcome).collect::<Vec<_>>(), outcomes);
+        assert!(
+            matches!(store.try_create(new_keyed("k", 1)).await, Created::Existing(found) if found == task)
+        );
+
+        // Its worker is gone for the second time.
+        clock.advance(MINUTE);
+        let claimed = store.claim_up_to("three", 9).await;
+        assert_eq!(claimed.iter().map(|claimed| claimed.task.id).collect::<Vec<_>>(), [queued, lost]);
+        assert_eq!((claimed[1].task.lost.len(), claimed[1].token.0), (2, 3));
+        assert!(!claimed[1].task.lease().unwrap().alone);
+        assert_eq!(store.served().await.unwrap().len(), 1);
+
+        assert_eq!(store.task(asking).await.status(), Status::InputRequired);
+        after(store.alice(asking, vec![answer("r", "yes")]).await);
+        let woken = store.claim_only("three").await;
+        let steps = vec![finish("a", &json!("second")), finish("b", &json!(1)), complete(&json!(1))];
+        assert_eq!(store.worked(asking, woken.token, steps).await.entries, 1, "counted from now on");
+
+        let takes_up = TakenUp::of(&store.task(failed).await, store.entries(failed).await);
+        let again = store.create_one(NewTask { takes_up, ..new_task() }).await;
+        assert_eq!((again.origin, again.entries), (Some(failed), 1));
+        store.close().await;
+    });
+
+    // Whatever its history, a file has the schema of this version.
+    let (_directory, new) = fresh();
+    drop(SqliteStore::open(&new).unwrap());
+    let schema = |path| {
+        let sql = "SELECT name, sql FROM sqlite_schema ORDER BY name";
+        let connection = Connection::open(path).unwrap();
+        let mut statement = connection.prepare(sql).unwrap();
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        rows.collect::<Result<Vec<(String, Option<String>)>, _>>().unwrap()
+    };
+    assert_eq!(schema(&path), schema(&new));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Tests that need a hand inside: a disk that waits and fails on command.
 
+mod damaged;
 mod group_commit;
 mod outage;
 mod settings;
