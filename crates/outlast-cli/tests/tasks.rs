@@ -219,6 +219,38 @@ fn a_failed_task_is_started_again_once_as_another_one() {
 }
 
 #[test]
+fn a_task_that_is_started_again_does_no_finished_step_twice() {
+    let place = Place::new(FILES);
+    let mut caller = Http::start(&place);
+    let path = place.path();
+    let failed = caller.start("failing_job", json!({"kind": "protocol", "until": "van"}));
+    assert_eq!(caller.until_status(&failed, "failed")["error"]["message"], "there is no file van");
+    let shown = works(&path, &["tasks", "show", &failed]);
+    assert!(
+        shown.contains("step 'prepare' done in ")
+            && shown.contains("step 'deliver' ended with an error after ")
+    );
+    let steps = |id: &str| -> Vec<Value> {
+        let shown = json_of(&works(&path, &["tasks", "show", id, "--json", "--values"]));
+        let history = shown["history"].as_array().unwrap().iter();
+        history.filter(|told| told["kind"] == "step").cloned().collect()
+    };
+    let before = steps(&failed);
+    let ticket = before[0]["value"].as_str().expect("a ticket");
+    assert!(!shown.contains(ticket), "what a step gave back may be secret");
+    assert_eq!((&before[0]["tries"], &before[1]["isError"]), (&json!(1), &json!(true)), "{before:?}");
+
+    std::fs::write(path.join("van"), "").unwrap();
+    let again = works(&path, &["tasks", "retry", &failed]);
+    let done = caller.until_status(again.trim_end(), "completed");
+    assert_eq!(done["result"]["content"][0]["text"], format!("delivered with the ticket {ticket}"));
+    let after = steps(again.trim_end());
+    let keys: Vec<_> = after.iter().map(|step| (&step["key"], &step["isError"])).collect();
+    assert_eq!(keys, [(&json!("prepare"), &json!(false)), (&json!("deliver"), &json!(false))]);
+    assert!(after[0]["afterMs"].as_i64() < Some(0), "it is older than the task: {after:?}");
+}
+
+#[test]
 fn only_a_failed_task_is_started_again() {
     let place = Place::new(FILES);
     let (mut caller, id) = asking(&place);

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use outlast::{AskError, Elicited, TaskContext};
+use outlast::{AskError, Elicited, StepError, TaskContext};
 use rmcp::{
     ErrorData, Json, ServerHandler,
     handler::server::{tool::IntoCallToolResult, wrapper::Parameters},
@@ -168,18 +168,28 @@ impl DemoTools {
         Ok(Json(Counted { counted: seconds }))
     }
 
-    /// Fails: with a tool error, which completes a task, or with an error of the protocol, which fails it.
+    /// Fails: with a tool error, which completes a task, or with an error of the protocol, which fails it. The latter in
+    /// two steps, one that works and one that fails until the file `until` exists, so that the failed task can be started
+    /// again and go on from there.
     #[tool(annotations(title = "Fail", read_only_hint = true, open_world_hint = false))]
     async fn failing_job(
         &self,
-        Parameters(FailingJob { kind }): Parameters<FailingJob>,
+        Parameters(FailingJob { kind, until }): Parameters<FailingJob>,
+        task: TaskContext,
     ) -> Result<String, Failure> {
-        Err(match kind {
-            FailureKind::Tool => "this job always fails".into(),
-            FailureKind::Protocol => {
-                Failure::Protocol(ErrorData::internal_error("this job always ends in a protocol error", None))
+        if let FailureKind::Tool = kind {
+            return Err("this job always fails".into());
+        }
+        let ticket: String = task.step("prepare", || async { ticket() }).await?;
+        let deliver = || async {
+            match &until {
+                Some(file) if tokio::fs::try_exists(file).await? => Ok(()),
+                Some(file) => Err(StepError::last(format!("there is no file {}", file.display()))),
+                None => Err(StepError::last("this job always ends in a protocol error")),
             }
-        })
+        };
+        task.step("deliver", deliver).await?;
+        Ok(format!("delivered with the ticket {ticket}"))
     }
 
     /// Panics, as a tool with a bug does. The task fails; the server goes on.
@@ -316,6 +326,8 @@ struct Counted {
 struct FailingJob {
     #[serde(default)]
     kind: FailureKind,
+    /// The file without which a job with an error of the protocol fails; none for one that always does.
+    until: Option<PathBuf>,
 }
 
 #[derive(Default, Deserialize, JsonSchema)]
@@ -364,6 +376,19 @@ impl From<AskError> for Failure {
     fn from(error: AskError) -> Self {
         Self::Protocol(error.into())
     }
+}
+
+impl From<StepError> for Failure {
+    fn from(error: StepError) -> Self {
+        Self::Protocol(error.into())
+    }
+}
+
+/// What a job gets once and needs to the end.
+fn ticket() -> Result<String, StepError> {
+    let mut bytes = [0; 4];
+    getrandom::fill(&mut bytes)?;
+    Ok(format!("{:08x}", u32::from_be_bytes(bytes)))
 }
 
 async fn progress(task: &TaskContext, done: usize, total: usize, what: &str) {
