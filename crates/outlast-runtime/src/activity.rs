@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -19,11 +19,11 @@ pub(crate) struct Activity {
     waiting: AtomicUsize,
     /// Steps that run, and writes on their way.
     busy: AtomicUsize,
-    /// How often its future was polled.
-    polls: AtomicU64,
+    /// Its future was polled.
+    polled: Notify,
     /// Futures of it that are being polled to their end.
     attended: AtomicUsize,
-    /// Any of these changed, polls aside.
+    /// A count changed.
     changed: Notify,
     /// Told when the work begins or stops waiting, because waiting work holds no slot.
     slots: OnceLock<Arc<Slots>>,
@@ -64,7 +64,7 @@ impl Activity {
     }
 
     pub(crate) fn polled(&self) {
-        self.polls.fetch_add(1, Ordering::SeqCst);
+        self.polled.notify_waiters();
     }
 
     /// Whether it waits and does nothing that is known of beside that.
@@ -76,12 +76,11 @@ impl Activity {
     pub(crate) async fn only_waited(&self, patience: Duration) {
         loop {
             self.until(Self::only_waits).await;
-            let polls = self.polls.load(Ordering::SeqCst);
-            let still = || self.only_waits() && self.polls.load(Ordering::SeqCst) == polls;
             tokio::select! {
                 biased;
                 () = self.until(|activity| !activity.only_waits()) => {}
-                () = sleep(patience) => if still() { return },
+                () = self.polled.notified() => {}
+                () = sleep(patience) => return,
             }
         }
     }

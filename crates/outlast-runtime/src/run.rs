@@ -520,7 +520,8 @@ impl UsedKey {
 
 impl Drop for UsedKey {
     fn drop(&mut self) {
-        if !self.kept {
+        // Work that is dropped because it parks goes on waiting for what its keys name.
+        if !self.kept && !self.run.is_revoked() {
             lock(&self.run.0.used_keys).remove(&self.key);
         }
     }

@@ -85,7 +85,7 @@ impl StepOptions {
     }
 
     /// Tries `work` as these options say, until it ends or its last word is said; also returns how often it was tried.
-    /// A cancel ends the pauses, not the work.
+    /// A cancel ends the pauses, not the work; a step that begins after it is part of the clean-up, and gets all its tries.
     ///
     /// # Errors
     /// The failure of the last try.
@@ -98,6 +98,7 @@ impl StepOptions {
         F: FnMut() -> Fut,
         Fut: Future<Output = Result<T, StepFailure>>,
     {
+        let cleans_up = cancel.is_cancelled();
         let mut tries = 0;
         loop {
             tries += 1;
@@ -108,7 +109,7 @@ impl StepOptions {
             tracing::debug!(tries, error = %failure.error.message, "a step failed and is tried again");
             tokio::select! {
                 biased;
-                () = cancel.cancelled() => return (Err(failure), tries),
+                () = cancel.cancelled(), if !cleans_up => return (Err(failure), tries),
                 () = sleep(self.pause_after(tries)) => {}
             }
         }
@@ -228,7 +229,7 @@ impl Run {
         match written {
             Some(Ok(_)) => lock(&lease.seen).put_step(key, outcome),
             Some(Err(illegal)) => {
-                self.misuse_now(format!("the step '{key}' ended and could not be kept: {illegal}"))
+                self.misuse_now(format!("the step '{key}' ended and could not be kept: {illegal}"));
             }
             None => self.gone().cancel(),
         }

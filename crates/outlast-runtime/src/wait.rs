@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use outlast_core::{EntryKind, Event, Illegal, InputKey, Payload, Question, QuestionKind, StepKey, Wake};
+use outlast_core::{
+    EntryKind, Event, Illegal, InputKey, Payload, Question, QuestionKind, Recovery, StepKey, Wake,
+};
 use tokio::time::sleep;
 
 use crate::{
@@ -10,7 +12,8 @@ use crate::{
     run::{Cancelled, Lease, Run, UsedKey, answer},
 };
 
-/// The longest that a loaded timer waits before it looks at the clock again: a machine that was suspended lost the time.
+/// The longest that a timer that stays loaded waits before it looks at the clock again: a machine that was suspended lost
+/// the time. One that may be unloaded does not look, because what is polled does not only wait.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// Why a question was not asked, or will not be answered.
@@ -93,7 +96,7 @@ impl Run {
             tokio::select! {
                 biased;
                 () = self.cancel().cancelled() => {}
-                () = sleep(left.min(LOOK_AGAIN)) => {}
+                () = sleep(if lease.recovery == Recovery::Fail { left.min(LOOK_AGAIN) } else { left }) => {}
             }
         }
     }

@@ -1,0 +1,10 @@
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+//! The runtime on the reference store, in paused time: what a task's work is promised, across crashes, waits and takeovers.
+
+mod alone;
+mod leases;
+mod parking;
+mod replay;
+mod steps;
+mod support;
+mod waiting;
