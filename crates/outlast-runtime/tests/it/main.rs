@@ -1,5 +1,6 @@
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 //! The runtime on the reference store, in paused time: what a task's work is promised, across crashes, waits and takeovers.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 mod alone;
 mod leases;
