@@ -8,6 +8,7 @@ mod calls;
 mod cancel;
 mod faults;
 mod input;
+mod report;
 mod store;
 mod support;
 mod transport;

@@ -112,25 +112,40 @@ impl Client {
         headers: &[(String, String)],
         body: impl Into<Bytes>,
     ) -> Reply {
+        self.try_send(method, headers, body).await.expect("the server is there")
+    }
+
+    /// The same to a server that may die meanwhile: then there is no answer.
+    pub(crate) async fn try_send(
+        &self,
+        method: Method,
+        headers: &[(String, String)],
+        body: impl Into<Bytes>,
+    ) -> Option<Reply> {
         let mut request = Request::builder().method(method).uri(&self.url);
         for (name, value) in headers {
             request = request.header(name, value);
         }
-        let response = self.http.request(request.body(Full::new(body.into())).unwrap()).await.unwrap();
+        let response = self.http.request(request.body(Full::new(body.into())).unwrap()).await.ok()?;
         let (parts, body) = response.into_parts();
-        let text = String::from_utf8_lossy(&body.collect().await.unwrap().to_bytes()).into_owned();
+        let text = String::from_utf8_lossy(&body.collect().await.ok()?.to_bytes()).into_owned();
         let last_event =
             text.lines().rev().find_map(|line| line.strip_prefix("data: ").or(line.strip_prefix("data:")));
         let body = serde_json::from_str(last_event.unwrap_or(&text)).unwrap_or(Value::Null);
-        Reply { status: parts.status, headers: parts.headers, text, body }
+        Some(Reply { status: parts.status, headers: parts.headers, text, body })
     }
 
     /// Sends a request as the protocol wants it.
     pub(crate) async fn request(&self, method: &str, params: Value) -> Reply {
+        self.try_request(method, params).await.expect("the server is there")
+    }
+
+    /// The same to a server that may die meanwhile: then there is no answer.
+    pub(crate) async fn try_request(&self, method: &str, params: Value) -> Option<Reply> {
         let params = self.params(params);
         let headers = self.headers(method, &params);
         let body = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}).to_string();
-        self.send(Method::POST, &headers, body).await
+        self.try_send(Method::POST, &headers, body).await
     }
 
     /// Opens a session as clients of 2025-11-25 do.
