@@ -315,6 +315,10 @@ impl Next {
         limit("journal entries", self.task.entries + 1, limits.entries)?;
         limit("journal bytes", self.task.journal_bytes + size, limits.journal_bytes)?;
         self.task.lost.clear();
+        if let Run::Leased(lease) = &mut self.live.run {
+            // No suspect any more: others may run beside it again, and another crash may be theirs.
+            lease.alone = false;
+        }
         self.journal(kind, Some(key), body);
         Ok(())
     }

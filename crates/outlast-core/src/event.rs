@@ -81,8 +81,8 @@ pub enum Event {
     SetMessage(Option<String>),
     /// Keep the task for at least this long from now.
     ExtendTtl(Duration),
-    /// The worker runs nothing beside this, so that should it die now, it is known what killed it
-    /// ([`Task::is_suspect`](crate::Task::is_suspect)).
+    /// The worker runs nothing beside this until the work gets on, so that should it die before, it is known what killed
+    /// it ([`Task::is_suspect`](crate::Task::is_suspect)).
     RunAlone,
     /// The work ended with a result, tool errors included (S13).
     Complete(Payload),

@@ -412,6 +412,55 @@ mod tests {
     use crate::{ManualClock, Payload, Spec, Sweep};
 
     #[test]
+    fn a_fork_has_the_same_tasks_and_a_future_of_its_own() {
+        futures::executor::block_on(async {
+            let clock = ManualClock::new(Timestamp::default());
+            let store = MemoryStore::new(clock.clone());
+            let (owner, lease) = (Owner::anonymous(), Duration::from_secs(30));
+            let new = |n| {
+                let call = Call::new(Payload::null());
+                NewTask::new(TaskId::from_bytes([n; 16]), owner.clone(), Spec::new("t"), call)
+            };
+            let leased = LeaseRequest { worker: WorkerId::new("w"), lease };
+            let Created::Created { task, token: Some(token) } =
+                store.create(new(1), Some(leased)).await.unwrap()
+            else {
+                panic!("it is new and leased")
+            };
+            let finish = |key, value: u8| Event::FinishStep {
+                key: StepKey::new(key).unwrap(),
+                outcome: crate::Outcome::Value(Payload::encode(&value).unwrap()),
+                took: Duration::ZERO,
+                tries: 1,
+            };
+            store.apply(task.id, By::Lease(token), vec![finish("a", 1)]).await.unwrap();
+
+            let fork = store.fork();
+            let (mut here, mut there) = (store.watch(), fork.watch());
+            assert_eq!(fork.get(task.id).await.unwrap(), store.get(task.id).await.unwrap());
+            // What the journal knows is known there too.
+            let again = fork.apply(task.id, By::Lease(token), vec![finish("a", 2)]).await.unwrap();
+            assert!(matches!(again, Applied::Absorbed(_)));
+
+            let ended = fork.apply(task.id, By::Lease(token), vec![Event::Complete(Payload::null())]).await;
+            assert!(matches!(ended, Ok(Applied::Applied(_))));
+            store.apply(task.id, By::Lease(token), vec![finish("b", 1)]).await.unwrap();
+            assert!(!store.get(task.id).await.unwrap().unwrap().is_final());
+            assert_eq!(store.journal(task.id, 0, u64::MAX).await.unwrap().entries.len(), 2);
+            assert_eq!(fork.journal(task.id, 0, u64::MAX).await.unwrap().entries.len(), 1);
+            assert_eq!((here.try_next(), here.try_next()), (Some(Hint::Changed(task.id)), None));
+            assert_eq!((there.try_next(), there.try_next()), (Some(Hint::Changed(task.id)), None));
+
+            // One clock for both.
+            clock.advance(lease);
+            let Created::Created { task, .. } = fork.create(new(2), None).await.unwrap() else {
+                panic!("it is new")
+            };
+            assert_eq!((task.created_at, store.get(task.id).await.unwrap()), (clock.now(), None));
+        });
+    }
+
+    #[test]
     fn the_sweep_order_puts_a_passed_deadline_first() {
         assert!(Sweep::PassDeadline < Sweep::RefreshTtl);
         let store = MemoryStore::new(ManualClock::new(Timestamp::default()));

@@ -110,7 +110,7 @@ pub struct Lease {
     pub worker: WorkerId,
     /// Until when, unless renewed.
     pub until: Timestamp,
-    /// Whether the worker runs nothing beside it ([`Event::RunAlone`]).
+    /// Whether the worker runs nothing beside it ([`Event::RunAlone`]), until the work gets on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub alone: bool,
 }

@@ -232,6 +232,23 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
+    fn an_instant_is_written_as_rfc_3339() {
+        for (millis, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (-1, "1969-12-31T23:59:59.999Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (951_868_800_000, "2000-03-01T00:00:00.000Z"),
+            (1_772_323_199_999, "2026-02-28T23:59:59.999Z"),
+            (1_772_323_200_000, "2026-03-01T00:00:00.000Z"),
+            (1_798_761_600_001, "2027-01-01T00:00:00.001Z"),
+            (1_835_395_200_000, "2028-02-29T00:00:00.000Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(Timestamp::from_millis(millis).to_string(), text);
+        }
+    }
+
+    #[test]
     fn a_clock_that_was_set_back_stands_still_at_its_mark() {
         let clock = ManualClock::new(Timestamp::from_millis(5_000));
         let mut store = StoreClock::new(Timestamp::from_millis(0));

@@ -241,6 +241,7 @@ proptest! {
                 task = *next;
             }
             // Everything that is asked about a task has an answer too.
+            let _ = now.to_string();
             let _ = (task.ready_at(), task.next_deadline(), task.sweep(now), task.expires_at());
             let _ = (task.poll_interval(now), task.hard_deadline(), task.holds_slot());
         }
@@ -280,6 +281,21 @@ proptest! {
             let numbers: Vec<_> = kept.journal.iter().map(|entry| entry.seq).collect();
             prop_assert_eq!(numbers, (1..=task.seq).collect::<Vec<_>>());
             prop_assert_eq!(task.journal_bytes, kept.journal.iter().map(Entry::size).sum::<u64>());
+            let by_work = kept.journal.iter().filter(|entry| entry.kind.is_of_work()).count() as u64;
+            prop_assert_eq!(task.entries, by_work);
+            // What the work opens is limited; what closes it, or is done to the task, is not refused.
+            let opened = kept.journal.iter().filter(|entry| entry.kind.opens_key()).count() as u64;
+            prop_assert!(opened <= task.spec.limits.entries);
+            // Each end of an attempt is in the history, unless it ended the task.
+            let ends = [EntryKind::LeaseLost, EntryKind::Parked, EntryKind::Released];
+            let count = |kinds: &[EntryKind]| {
+                kept.journal.iter().filter(|entry| kinds.contains(&entry.kind)).count() as u64
+            };
+            prop_assert_eq!(count(&[EntryKind::Claimed]), task.token.0);
+            prop_assert!(count(&ends) <= task.token.0);
+            if task.live().is_some() {
+                prop_assert_eq!(count(&ends) + u64::from(task.lease().is_some()), task.token.0);
+            }
         }
     }
 
@@ -362,6 +378,119 @@ proptest! {
                 None => {}
             }
         }
+    }
+
+    /// Losses in company make a suspect and never end it; alone, the last attempt ends it.
+    #[test]
+    fn a_suspect_is_ended_by_a_loss_alone_and_by_no_other(spec in spec(), calls in vec(told(), 1..60)) {
+        let mut now = Timestamp::from_millis(0);
+        let mut kept = Kept::new(spec, now);
+        for (events, passed) in calls {
+            now = now + passed;
+            let lease = kept.task.lease().cloned();
+            if let Some(lease) = lease.filter(|_| kept.task.spec.recovery == Recovery::Rerun) {
+                let Ok(Change::To { task: lost, entry }) = kept.task.apply(&Event::LoseLease, None, now) else {
+                    panic!("a lease can be lost")
+                };
+                prop_assert_eq!(entry.map(|entry| entry.kind), Some(EntryKind::LeaseLost));
+                let counts = lease.alone || !kept.task.is_suspect();
+                prop_assert_eq!(lost.lost.len(), kept.task.lost.len() + usize::from(counts));
+                let most = u64::from(lost.spec.max_attempts);
+                prop_assert_eq!(lost.is_final(), lease.alone && lost.lost.len() as u64 >= most);
+                if lost.is_final() {
+                    let message = lost.status_message.unwrap();
+                    prop_assert!(message.len() as u64 <= lost.spec.limits.message_bytes);
+                } else {
+                    prop_assert!(lost.ready_at().is_some_and(|at| at >= now));
+                }
+            }
+            let by = sender(&events, kept.task.token);
+            kept.tell(&by, &events, now);
+        }
+    }
+
+    /// A new task that takes over a journal is as one that did all of it itself.
+    #[test]
+    fn failed_work_starts_again_with_what_was_done_and_nothing_else(
+        first in spec(),
+        second in spec(),
+        calls in vec(told(), 1..60),
+        later in duration(),
+    ) {
+        let mut now = Timestamp::from_millis(0);
+        let mut kept = Kept::new(first, now);
+        for (events, passed) in calls {
+            now = now + passed;
+            let by = sender(&events, kept.task.token);
+            kept.tell(&by, &events, now);
+        }
+        let taken = TakenUp::of(&kept.task, kept.journal.clone());
+        prop_assert_eq!(taken.is_some(), kept.task.status() == Status::Failed);
+        // Whatever a journal holds can be taken over.
+        let taken = TakenUp { origin: kept.task.id, journal: kept.journal.clone() };
+        let new = |taken| NewTask {
+            takes_up: Some(taken),
+            ..NewTask::new(TaskId::from_bytes([2; 16]), owner(), second.clone(), Call::new(Payload::null()))
+        };
+        let again = new(taken);
+        let (task, journal) = (Task::create(&again, now + later), again.journal());
+
+        prop_assert!(journal.iter().map(|entry| entry.seq).eq(1..=task.seq));
+        prop_assert_eq!(task.journal_bytes, journal.iter().map(Entry::size).sum::<u64>());
+        prop_assert_eq!(task.entries, journal.iter().filter(|entry| entry.kind.is_of_work()).count() as u64);
+        let inbox = journal.iter().rev().find(|entry| entry.kind == EntryKind::Answered);
+        prop_assert_eq!(task.inbox_seq, inbox.map_or(0, |entry| entry.seq));
+        prop_assert_eq!(task.origin, Some(kept.task.id));
+        prop_assert_eq!(task.cancel_requested(), false);
+
+        // It is a part of the old journal, in its order.
+        let mut old = kept.journal.iter();
+        for entry in &journal {
+            let is_there = old.any(|old| Entry { seq: entry.seq, ..old.clone() } == *entry);
+            prop_assert!(is_there);
+        }
+        let value = |entry: &&Entry| matches!(
+            entry.finished(),
+            Some(Finished { outcome: Outcome::Value(_), .. })
+        );
+        prop_assert_eq!(
+            journal.iter().filter(|entry| entry.kind == EntryKind::Step).count(),
+            kept.journal.iter().filter(value).count(),
+        );
+        let live = task.live().unwrap();
+        let closed = |key: &str, kind: &[EntryKind]| kept.journal.iter().any(|entry| {
+            kind.contains(&entry.kind) && entry.key.as_ref().is_some_and(|closed| closed.as_str() == key)
+        });
+        for entry in &kept.journal {
+            let Some(key) = entry.key.as_ref().map(StepKey::as_str) else { continue };
+            match entry.kind {
+                EntryKind::Asked => {
+                    let request = entry.body.clone().unwrap();
+                    let open = !closed(key, &[EntryKind::Answered, EntryKind::Withdrawn]);
+                    let kind = QuestionKind::of(&request.to_value()).unwrap();
+                    let asked = live.questions.get(&InputKey::new(key).unwrap());
+                    prop_assert_eq!(asked.is_some(), open && second.asks.allows(kind));
+                    prop_assert!(asked.is_none_or(|asked| *asked.request() == request));
+                }
+                EntryKind::TimerSet => {
+                    let due = live.timers.get(&StepKey::new(key).unwrap());
+                    prop_assert_eq!(due.is_some(), !closed(key, &[EntryKind::TimerFired]));
+                }
+                _ => {}
+            }
+        }
+        // Once more is the same again.
+        prop_assert_eq!(new(TakenUp { origin: kept.task.id, journal: journal.clone() }).journal(), journal);
+    }
+
+    #[test]
+    fn an_instant_is_written_so_that_texts_of_these_centuries_sort_as_their_instants(
+        mut millis in vec(-62_135_596_800_000..253_402_300_800_000_i64, 2),
+    ) {
+        millis.sort_unstable();
+        let texts: Vec<_> = millis.iter().map(|at| Timestamp::from_millis(*at).to_string()).collect();
+        prop_assert!(texts[0] <= texts[1], "{texts:?}");
+        prop_assert!(texts.iter().all(|text| text.len() == "2026-11-29T16:10:43.120Z".len()));
     }
 
     #[test]

@@ -46,7 +46,7 @@ use std::{
 
 use outlast_core::{
     By, Call, ClaimRequest, Claimed, Created, Entry, EntryKind, Event, Filter, IdempotencyKey, LeaseRequest,
-    NewTask, Payload, Spec, Status, Store, Task, TaskError, TaskId, TaskState, Token,
+    NewTask, Payload, Spec, Status, Store, TakenUp, Task, TaskError, TaskId, TaskState, Token,
 };
 use serde_json::json;
 
@@ -171,7 +171,8 @@ async fn one_task(store: &dyn Store, number: u64, say: &(dyn Fn(Ack) + Send + Sy
         return finish_what_is_ready(store, say).await;
     }
     let id = random_id();
-    let say = |what| say(Ack { id, what });
+    let say_of = say;
+    let say = |what| say_of(Ack { id, what });
     if kind == 0 {
         // Waits for a worker; every other one is cancelled before it begins, unless a worker was quicker.
         store.create_one(new_of(id)).await;
@@ -200,6 +201,9 @@ async fn one_task(store: &dyn Store, number: u64, say: &(dyn Fn(Ack) + Send + Sy
         2 => {
             store.worked(id, token, vec![Event::Fail(error_of(id))]).await;
             say(Effect::Failed);
+            if !odd {
+                start_again(store, id, say_of).await;
+            }
         }
         3 => {
             // Two effects of one call, durable together.
@@ -215,6 +219,14 @@ async fn one_task(store: &dyn Store, number: u64, say: &(dyn Fn(Ack) + Send + Sy
         // Stays in the hands of a worker that dies.
         _ => {}
     }
+}
+
+/// A new task that takes over the journal of one that failed, durable with it or not at all.
+async fn start_again(store: &dyn Store, failed: TaskId, say: &(dyn Fn(Ack) + Send + Sync)) {
+    let takes_up = TakenUp::of(&store.task(failed).await, store.entries(failed).await);
+    let id = random_id();
+    store.create_one(NewTask { takes_up, ..new_of(id) }).await;
+    say(Ack { id, what: Effect::Created });
 }
 
 async fn finish_what_is_ready(store: &dyn Store, say: &(dyn Fn(Ack) + Send + Sync)) {
@@ -397,6 +409,8 @@ fn is_whole(task: &Task, journal: &[Entry]) {
     let opened: Vec<_> =
         journal.iter().filter(|entry| entry.kind.opens_key()).map(|entry| &entry.key).collect();
     assert_eq!(opened.iter().collect::<BTreeSet<_>>().len(), opened.len(), "{id}: a key was used twice");
+    // Work that fails here and starts again has finished two steps; they came with the task.
+    assert!(task.origin.is_none() || count(EntryKind::Step) == 2, "{id}: what it took over");
     match &task.state {
         TaskState::Live(live) => {
             let outstanding = count(EntryKind::Asked) - count(EntryKind::Answered);

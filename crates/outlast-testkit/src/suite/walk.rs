@@ -9,7 +9,7 @@ use std::{
 
 use outlast_core::{
     Applied, By, Change, ClaimRequest, Claimed, Created, Event, Filter, Head, Held, NewTask, Owner, Renewal,
-    Spec, Status, Store, Task, TaskId, Timestamp, Token, ToolVersion,
+    Spec, Status, Store, TakenUp, Task, TaskId, Timestamp, Token, ToolVersion,
 };
 use serde_json::json;
 
@@ -97,7 +97,14 @@ impl Life<'_> {
         let keyed = self.dice.once_in(3);
         let key = format!("key {}", self.dice.below(5));
         let plain = if keyed { new_keyed(&key, 1) } else { new_task() };
+        let (before, _) = self.tasks().await;
+        let failed: Vec<_> = before.iter().filter(|task| task.status() == Status::Failed).collect();
+        let takes_up = match self.dice.pick(&failed) {
+            Some(failed) if self.dice.once_in(3) => TakenUp::of(failed, self.store.entries(failed.id).await),
+            _ => None,
+        };
         let new = NewTask {
+            takes_up,
             owner: owner(self.dice.pick(&OWNERS).unwrap()),
             spec: spec.into(),
             max_open: 12,
@@ -105,7 +112,6 @@ impl Life<'_> {
         };
         let lease = self.dice.once_in(2).then(|| lease_for("one"));
 
-        let (before, _) = self.tasks().await;
         let open = before.iter().filter(|task| task.owner == new.owner && !task.is_final()).count();
         let created = self.store.create(new.clone(), lease.clone()).await.unwrap();
         match created {
@@ -113,6 +119,7 @@ impl Life<'_> {
                 assert!(open < 12);
                 assert_eq!(token.is_some(), lease.is_some());
                 assert_eq!(self.store.task(new.id).await, task);
+                assert_eq!(self.store.entries(new.id).await, new.journal());
             }
             Created::Existing(task) => assert!(keyed && before.contains(&task)),
             Created::KeySpent => assert!(keyed),
@@ -129,7 +136,7 @@ impl Life<'_> {
         self.keys += 1;
         let key = if self.dice.once_in(4) { "again".to_owned() } else { format!("k{}", self.keys) };
         let ends = task.cancel_requested() && self.dice.once_in(2);
-        let events = match self.dice.below(9) {
+        let events = match self.dice.below(10) {
             _ if ends => vec![Event::ConfirmCancel],
             0 | 1 => vec![finish(&format!("s {key}"), &json!(1))],
             2 => vec![ask(&format!("q {key}"), "Sure?")],
@@ -138,6 +145,7 @@ impl Life<'_> {
             5 => vec![park(self.dice.below(10) as u64)],
             6 => vec![Event::Release { began: self.dice.once_in(2) }],
             7 => vec![Event::SetMessage(Some(key))],
+            8 => vec![Event::RunAlone],
             _ if self.dice.once_in(4) => vec![fail("no")],
             _ => vec![complete(&json!(key))],
         };
