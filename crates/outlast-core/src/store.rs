@@ -21,6 +21,8 @@ use crate::{
 ///   neither given back nor ended, whatever the time.
 /// - **Linearizable reads.** `get` sees every change that was acknowledged before it began.
 /// - **Same call again, same answer.** After [`StoreError::Unknown`] an identical retry is safe.
+/// - **One damaged task is one.** A task that cannot be read is [`StoreError::Damaged`] to who asks for it, and what walks
+///   many tasks passes it over.
 /// - **Its own time.** Durations cross this trait, instants do not come in; a store reads the clock that it was given,
 ///   and that time never runs back.
 /// - **Clones share.** A store is used through `Arc`; every clone sees the same tasks.
@@ -28,7 +30,8 @@ use crate::{
 /// The suite in `outlast-testkit` shows each of these for a backend.
 #[async_trait]
 pub trait Store: Inspect {
-    /// Creates a task, durably before it returns; with a lease, its first claim is part of the same write.
+    /// Creates a task, durably before it returns; with a lease, its first claim is part of the same write, as is what it
+    /// takes over from a failed task ([`NewTask::journal`]).
     ///
     /// Sent again it answers with the task as it is by then, and with the token only while the first lease is still in
     /// the hands of that worker.

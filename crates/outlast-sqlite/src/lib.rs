@@ -28,6 +28,9 @@
 //! One process is the *runtime* of a file and holds its lock (`<file>.lock`); any number of others may open it as
 //! *fronts* ([`Role`]), to create, read, answer and cancel. The file must lie on a local disk.
 //!
+//! A task that cannot be read, because something else wrote to its rows or the disk lost them, is passed over and logged once
+//! with the number of its row; everything else goes on.
+//!
 //! No other code of a process that has the store open may open the file, its `-wal` or its `-shm`, not even to read or
 //! copy them: when it closes them again the operating system drops SQLite's locks on them. To copy a store, use SQLite's
 //! own `VACUUM INTO` or backup from another process.
