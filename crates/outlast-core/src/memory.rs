@@ -404,6 +404,10 @@ impl Inspect for MemoryStore {
     fn is_exclusive(&self) -> bool {
         false
     }
+
+    fn is_front(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]

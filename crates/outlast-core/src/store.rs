@@ -104,6 +104,13 @@ pub trait Inspect: Send + Sync + 'static {
     /// Where that is so, a worker whose store is down goes on past the time of its leases, because nobody else can have
     /// got its work. Otherwise it drops the work, for somebody may.
     fn is_exclusive(&self) -> bool;
+
+    /// Whether another process runs this store's work for now, so that nothing that is created here is leased here.
+    ///
+    /// A server that knows so begins no work that it could not go on with.
+    fn is_front(&self) -> bool {
+        false
+    }
 }
 
 /// Why a store could not answer. Each variant asks something else of its caller.

@@ -312,7 +312,11 @@ impl Run {
             biased;
             () = self.0.unload.cancelled() => None,
             () = self.0.stop.cancelled() => None,
-            result = watched => Some(result),
+            result = watched => {
+                // Nothing that the work left behind gets in between this and its end.
+                self.set_ended();
+                Some(result)
+            }
         }
     }
 

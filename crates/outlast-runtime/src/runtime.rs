@@ -147,6 +147,11 @@ impl Runtime {
         lock(&self.0.polls).take(owner, id, self.0.config.clock.monotonic())
     }
 
+    /// Whether another process runs the work, and this one creates, reads, answers and cancels.
+    pub fn is_front(&self) -> bool {
+        self.0.store.is_front()
+    }
+
     /// How many tasks there are of each status, over all processes.
     ///
     /// # Errors

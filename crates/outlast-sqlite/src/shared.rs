@@ -18,6 +18,8 @@ pub(crate) struct Shared {
     pub(crate) time: Mutex<StoreClock>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) watched: AtomicBool,
+    /// Whether this process is the file's runtime.
+    pub(crate) runtime: AtomicBool,
 }
 
 impl Shared {

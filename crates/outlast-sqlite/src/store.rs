@@ -82,6 +82,7 @@ impl SqliteStore {
             time: Mutex::new(StoreClock::new(open::clock_mark(&connection).map_err(sql)?)),
             clock: options.clock.clone(),
             watched: AtomicBool::new(false),
+            runtime: AtomicBool::new(false),
         });
         let role = options.role;
         let mut writer = Writer::new(shared.clone(), options, path, connection).map_err(sql)?;
@@ -284,6 +285,10 @@ impl Inspect for SqliteStore {
     /// `true`: leases come from the process that has the file's runtime lock, which it keeps until it closes the store.
     fn is_exclusive(&self) -> bool {
         true
+    }
+
+    fn is_front(&self) -> bool {
+        !self.handle.shared.runtime.load(Ordering::Relaxed)
     }
 
     async fn counts(&self) -> Result<Counts, StoreError> {

@@ -125,6 +125,7 @@ impl Writer {
             let voided = voided.map_err(Broken::into_error)?;
             self.runtime = voided < VOIDED;
         }
+        self.shared.runtime.store(true, Ordering::Relaxed);
         Ok(Ok(()))
     }
 

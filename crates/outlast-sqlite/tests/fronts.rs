@@ -47,6 +47,20 @@ async fn heard(hints: &mut Hints, id: TaskId) {
 }
 
 #[test]
+fn a_store_knows_whether_it_is_a_front() {
+    run(async {
+        let file = File::new();
+        let runtime = file.open(Role::Runtime);
+        let (auto, front) = (file.open(Role::Auto), file.open(Role::Front));
+        assert!(!runtime.is_front() && auto.is_front() && front.is_front());
+        runtime.close().await;
+        // It takes over when it next looks for work.
+        auto.claim(claim_by("two", 1)).await.unwrap();
+        assert!(!auto.is_front() && front.is_front());
+    });
+}
+
+#[test]
 fn a_front_reads_answers_and_cancels_while_the_runtime_runs_and_each_hears_of_the_other() {
     run(async {
         let file = File::new();

@@ -217,6 +217,10 @@ impl<S: Store + ?Sized> Inspect for FaultStore<S> {
     fn is_exclusive(&self) -> bool {
         self.inner.is_exclusive()
     }
+
+    fn is_front(&self) -> bool {
+        self.inner.is_front()
+    }
 }
 
 /// Runs a scenario again and again, each time on a fresh store and with one more call gone wrong, until no call is

@@ -79,9 +79,10 @@ impl<H: ServerHandler> TaskServer<H> {
             Start::After(patience) => patience,
             Start::AfterInput => INPUT_PATIENCE,
         };
-        // Also of a tool that asks first: what it asks then goes through the task (S16).
-        if new.idempotency.is_some() {
-            return self.call_keyed(new, patience, always_task, context.ct).await;
+        // Also of a tool that asks first: what it asks then goes through the task (S16). On a front nothing may begin that
+        // another process would have to begin again.
+        if new.idempotency.is_some() || self.0.runtime.is_front() {
+            return self.call_durably(new, patience, always_task, context.ct).await;
         }
         let run = Run::inline(new.id, new.spec.asks).with_caller(context.peer.clone());
         let caller_left = context.ct.clone();
@@ -102,9 +103,9 @@ impl<H: ServerHandler> TaskServer<H> {
         self.answer_created(created)
     }
 
-    /// A call with an idempotency key is a task from its start, so that a repeat finds it; it is still answered inline
-    /// when it is over soon.
-    async fn call_keyed(
+    /// A task from its start, so that a repeat finds it and any process can run it; the call is still answered inline when
+    /// it is over soon.
+    async fn call_durably(
         &self,
         new: NewTask,
         patience: Duration,

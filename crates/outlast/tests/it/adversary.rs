@@ -299,6 +299,9 @@ impl Inspect for Spy {
     fn is_exclusive(&self) -> bool {
         self.0.is_exclusive()
     }
+    fn is_front(&self) -> bool {
+        self.0.is_front()
+    }
 }
 
 /// A task that parks at once is news of a task that nobody has loaded, after which a worker looks for work.

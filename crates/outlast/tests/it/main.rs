@@ -6,6 +6,7 @@ mod adversary;
 mod auth;
 mod calls;
 mod cancel;
+mod durable;
 mod faults;
 mod input;
 mod report;

@@ -14,7 +14,7 @@ use rmcp::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::gates::Gates;
+use super::{durable, gates::Gates};
 
 /// What an authentication layer knows about a caller.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -71,7 +71,7 @@ impl ServerHandler for Handler {
             Tool::new(*name, *description, object(json!({"type": "object"})))
                 .with_annotations(ToolAnnotations::new().idempotent(*idempotent))
         };
-        Ok(ListToolsResult::with_all_items(TOOLS.iter().map(tool).collect()))
+        Ok(ListToolsResult::with_all_items(TOOLS.iter().chain(durable::TOOLS).map(tool).collect()))
     }
 
     async fn call_tool(
@@ -208,7 +208,7 @@ impl ServerHandler for Handler {
                 Ok(CallToolResult::structured(nested).into())
             }
             "big" => Ok(text(&"x".repeat(arguments["bytes"].as_u64().unwrap_or(0) as usize))),
-            other => Err(ErrorData::invalid_params(format!("there is no tool '{other}'"), None)),
+            other => durable::call(other, &task, &self.gates).await,
         }
     }
 }

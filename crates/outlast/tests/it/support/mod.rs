@@ -1,6 +1,7 @@
 //! A server to test, a client that speaks raw HTTP, and the published schema.
 
 pub(crate) mod client;
+pub(crate) mod durable;
 pub(crate) mod gates;
 pub(crate) mod handler;
 pub(crate) mod schema;

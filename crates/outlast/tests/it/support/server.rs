@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use axum::{extract::Request, middleware::Next, response::Response};
 use outlast::{Config, Principal, Start, Store, TaskServer, TaskServerBuilder, TaskTool};
 use outlast_core::{Applied, By, Event, Held, ManualClock, Renewal, TaskError, Timestamp};
-use outlast_sqlite::{OpenError, Options, SqliteStore};
+use outlast_sqlite::{OpenError, Options, Role, SqliteStore};
 use rmcp::model::Extensions;
 use tempfile::TempDir;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
@@ -82,6 +82,9 @@ impl TestServer {
         {
             builder = builder.tool(tool, now.clone());
         }
+        for tool in ["grows", "reserved", "unwritable", "refused", "chapters", "patient"] {
+            builder = builder.tool(tool, now.clone());
+        }
         for tool in ["asks", "asks_all", "asks_two", "asks_twice", "asks_model", "later"] {
             builder = builder.tool(tool, TaskTool::required());
         }
@@ -139,19 +142,29 @@ impl TestServer {
 
     /// Drops the server without a word, as the end of its process does, and starts it again on the same file.
     pub(crate) async fn crash(self) -> Self {
+        self.kill().await.start().await
+    }
+
+    /// Drops the server without a word, as the end of its process does.
+    pub(crate) async fn kill(self) -> Down {
         self.serving.abort();
         let _ = self.serving.await;
         let (data, clock) = (self.data.clone(), self.clock.clone());
         drop((self.server, self.store, self.stop));
-        let file = Self::file(&data);
-        // The connections that the old server still holds end one by one.
-        let store = loop {
-            match SqliteStore::open_with(&file, Options::default().clock(clock.clone())) {
-                Ok(store) => break store,
-                Err(_) => tokio::task::yield_now().await,
-            }
-        };
-        Self::open(data, clock, Gates::default(), Some(Arc::new(store)), &|builder| builder).await
+        // The connections that the old server still holds end one by one, and the file's lock is free after the last.
+        drop(open_file(&data, &clock).await);
+        Down { data, clock }
+    }
+
+    /// Another server on the same file, beside this one.
+    pub(crate) async fn front(
+        &self,
+        customise: impl Fn(TaskServerBuilder<Handler>) -> TaskServerBuilder<Handler> + Send + Sync + 'static,
+    ) -> Self {
+        let options = Options::default().clock(self.clock.clone()).role(Role::Front);
+        let store = SqliteStore::open_with(Self::file(&self.data), options).unwrap();
+        let (data, clock) = (self.data.clone(), self.clock.clone());
+        Self::open(data, clock, Gates::default(), Some(Arc::new(store)), &customise).await
     }
 
     /// Ends the server as a clean stop does, and starts it again on the same file.
@@ -175,6 +188,25 @@ impl TestServer {
         // The file's lock is free once every handle on the store is gone.
         drop((self.server, self.store));
         Self::open(data, clock, Gates::default(), None, &customise).await
+    }
+}
+
+/// The file of a server that was killed.
+pub(crate) struct Down {
+    data: Arc<TempDir>,
+    pub(crate) clock: ManualClock,
+}
+
+impl Down {
+    /// The file as a process sees it that does not run its work.
+    pub(crate) fn front(&self) -> SqliteStore {
+        let options = Options::default().clock(self.clock.clone()).role(Role::Front);
+        SqliteStore::open_with(TestServer::file(&self.data), options).unwrap()
+    }
+
+    /// Starts the server again.
+    pub(crate) async fn start(self) -> TestServer {
+        TestServer::open(self.data, self.clock, Gates::default(), None, &|builder| builder).await
     }
 }
 
