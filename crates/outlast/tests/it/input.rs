@@ -126,19 +126,19 @@ async fn rounds_inside_a_task_become_its_questions() {
 async fn a_round_that_only_wants_to_be_called_later_is_called_later() {
     let server = TestServer::start().await;
     let id = server.client.task("later", json!({})).await;
-    for _ in 0..2 {
-        // Nobody is asked, so the task works on (S20b); its wake-up is a matter of the store's clock.
-        assert_eq!(server.client.state(&id).await["status"], "working");
-        server.clock.advance(std::time::Duration::from_secs(60));
-    }
+    let kept = id.parse().unwrap();
     loop {
-        server.clock.advance(std::time::Duration::from_secs(60));
         let state = server.client.state(&id).await;
         if state["status"] == "completed" {
             assert_eq!(state["result"]["content"][0]["text"], "twice");
             break;
         }
-        assert_eq!(state["status"], "working");
+        // Nobody is asked, so the task works on (S20b); its wake-up is a matter of the store's clock.
+        assert_eq!(state["status"], "working", "{state:#}");
+        // Far less than a lease, and not while a worker has it: a tool that must not run twice would end with its lease.
+        if server.store.get(kept).await.unwrap().unwrap().lease().is_none() {
+            server.clock.advance(std::time::Duration::from_secs(5));
+        }
     }
 }
 
