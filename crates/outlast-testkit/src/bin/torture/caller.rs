@@ -1,0 +1,102 @@
+//! A caller whose server may die under it. It knows HTTP and JSON, and nothing of this project.
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt, Full};
+use hyper_util::{
+    client::legacy::{Client as Http, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use serde_json::{Value, json};
+
+use crate::ledger::{Answered, Shown};
+
+/// The server went away before its whole answer was here.
+#[derive(Debug)]
+pub(crate) struct Gone;
+
+/// One owner of tasks.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    http: Http<HttpConnector, Full<Bytes>>,
+    url: String,
+    token: String,
+}
+
+impl Caller {
+    /// The owner of this number.
+    pub(crate) fn new(url: &str, owner: usize) -> Self {
+        let http = Http::builder(TokioExecutor::new()).build_http();
+        Self { http, url: url.to_owned(), token: format!("Bearer owner {owner}") }
+    }
+
+    /// Sends a request; its result, or its error as text.
+    async fn request(&self, method: &str, name: &str, mut params: Value) -> Result<Answered<Value>, Gone> {
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "torture", "version": "0"},
+            "io.modelcontextprotocol/clientCapabilities": {
+                "elicitation": {"form": {}},
+                "extensions": {"io.modelcontextprotocol/tasks": {}},
+            },
+        });
+        for (key, value) in meta.as_object().into_iter().flatten() {
+            params["_meta"][key] = value.clone();
+        }
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+        let request = Request::post(&self.url)
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream")
+            .header("mcp-protocol-version", "2026-07-28")
+            .header("mcp-method", method)
+            .header("mcp-name", name)
+            .header("authorization", &self.token)
+            .body(Full::from(body))
+            .expect("the request is whole");
+        let response = self.http.request(request).await.map_err(|_| Gone)?;
+        let bytes = response.into_body().collect().await.map_err(|_| Gone)?.to_bytes();
+        Ok(match serde_json::from_slice::<Value>(&bytes) {
+            Ok(mut answer) if answer.get("result").is_some() => Answered::Result(answer["result"].take()),
+            Ok(answer) => Answered::Error(answer["error"].to_string()),
+            Err(_) => Answered::Error(format!("no JSON: {}", String::from_utf8_lossy(&bytes))),
+        })
+    }
+
+    /// Calls a tool. With a key the call may be sent again.
+    pub(crate) async fn call(
+        &self,
+        tool: &str,
+        arguments: Value,
+        key: Option<&str>,
+    ) -> Result<Answered<Value>, Gone> {
+        let mut params = json!({"name": tool, "arguments": arguments, "_meta": {}});
+        if let Some(key) = key {
+            params["_meta"]["outlast/idempotencyKey"] = key.into();
+        }
+        self.request("tools/call", tool, params).await
+    }
+
+    pub(crate) async fn get(&self, id: &str) -> Result<Answered<Shown>, Gone> {
+        let answered = self.request("tasks/get", id, json!({"taskId": id})).await?;
+        Ok(match answered {
+            Answered::Result(result) => Answered::Result(Shown::new(result)),
+            Answered::Error(error) => Answered::Error(error),
+        })
+    }
+
+    /// Answers these questions, each with this name.
+    pub(crate) async fn answer(
+        &self,
+        id: &str,
+        answers: &[(String, String)],
+    ) -> Result<Answered<Value>, Gone> {
+        let accept = |name: &String| json!({"action": "accept", "content": {"name": name}});
+        let answers: serde_json::Map<_, _> =
+            answers.iter().map(|(key, name)| (key.clone(), accept(name))).collect();
+        self.request("tasks/update", id, json!({"taskId": id, "inputResponses": answers})).await
+    }
+
+    pub(crate) async fn cancel(&self, id: &str) -> Result<Answered<Value>, Gone> {
+        self.request("tasks/cancel", id, json!({"taskId": id})).await
+    }
+}
