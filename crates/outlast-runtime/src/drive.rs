@@ -254,6 +254,11 @@ impl Runtime {
             // A timer that nothing waits for any more would wake the work for nothing, over and over.
             let left = seen.due_timers(lease.store_now()).filter(|key| !used.contains(*key));
             events.extend(left.map(|key| Event::FireTimer { key: key.clone() }));
+            // A question of an earlier attempt that this one came by without wanting it, as after a crash between the end of
+            // a race and the end of its loser's questions.
+            let wanted = lock(&run.0.wanted);
+            let unwanted = seen.outstanding().filter(|key| !wanted.contains(key));
+            events.extend(unwanted.map(|key| Event::Withdraw { key }));
             // What came since was not seen, and wakes it at once.
             Event::Park { seen_seq: seen.seq, wake: None }
         };

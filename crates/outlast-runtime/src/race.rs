@@ -1,8 +1,14 @@
 //! Races whose winner is journaled, so that every later attempt takes the same branch.
 
-use std::{future::poll_fn, task::Poll, time::Duration};
+use std::{
+    cell::RefCell,
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use outlast_core::{EntryKind, Outcome, Payload, StepKey};
+use outlast_core::{EntryKind, InputKey, Outcome, Payload, StepKey};
 
 use crate::{
     lock,
@@ -53,18 +59,73 @@ impl Run {
             (None, _) => {}
         }
         let began = lease.monotonic();
-        let mut first = std::pin::pin!(first);
-        let mut second = std::pin::pin!(second);
+        let mut first = std::pin::pin!(Branch::new(first));
+        let mut second = std::pin::pin!(Branch::new(second));
         let raced = race(first.as_mut(), second.as_mut()).await;
-        let winner = match &raced {
-            Raced::First(_) => Winner::First,
-            Raced::Second(_) => Winner::Second,
+        let (winner, unwanted) = match &raced {
+            Raced::First(_) => (Winner::First, second.asked()),
+            Raced::Second(_) => (Winner::Second, first.asked()),
         };
-        // Before the loser is dropped, and with it what it asked: a crash in between would let it race again.
+        // Before the loser is dropped, and in one write with the end of its questions: a crash in between would let it race
+        // again, or leave a question that nobody wants.
         let took: Duration = lease.monotonic().saturating_sub(began);
-        self.journal_step(&key, Outcome::Value(name(winner)), took, 1).await;
+        self.journal_step(&key, Outcome::Value(name(winner)), took, 1, unwanted).await;
         used.keep();
         raced
+    }
+}
+
+thread_local! {
+    /// What is asked while a branch is polled, of the innermost race last.
+    static ASKED: RefCell<Vec<Vec<InputKey>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The work asks these now; a race that it is in will take them back where it loses.
+pub(crate) fn asks(keys: &[InputKey]) {
+    ASKED.with_borrow_mut(|races| {
+        if let Some(innermost) = races.last_mut() {
+            innermost.extend_from_slice(keys);
+        }
+    });
+}
+
+pin_project_lite::pin_project! {
+    /// One of the two, and what it asked so far.
+    struct Branch<F> {
+        #[pin]
+        work: F,
+        asked: Vec<InputKey>,
+    }
+}
+
+impl<F> Branch<F> {
+    fn new(work: F) -> Self {
+        Self { work, asked: Vec::new() }
+    }
+
+    fn asked(&self) -> Vec<InputKey> {
+        self.asked.clone()
+    }
+}
+
+impl<F: Future> Future for Branch<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        /// Takes what was asked, also where the work panics.
+        struct Listening<'a>(&'a mut Vec<InputKey>);
+        impl Drop for Listening<'_> {
+            fn drop(&mut self) {
+                let asked = ASKED.with_borrow_mut(Vec::pop).unwrap_or_default();
+                // A race around this one takes it back too.
+                asks(&asked);
+                self.0.extend(asked);
+            }
+        }
+        let this = self.project();
+        ASKED.with_borrow_mut(|races| races.push(Vec::new()));
+        let _listening = Listening(this.asked);
+        this.work.poll(context)
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct Lease {
     message_bytes: usize,
     clock: Arc<dyn Clock>,
     /// The store's clock and the worker's own at one moment, the latter a little later.
-    began: (Timestamp, Duration),
+    moment: Mutex<(Timestamp, Duration)>,
     /// When the lease was last known to hold, on the worker's own clock.
     renewed: Mutex<Duration>,
     pub(crate) seen: Mutex<Seen>,
@@ -55,7 +55,15 @@ pub(crate) struct Lease {
 impl Lease {
     /// The store's clock now, never ahead of it by more than the two clocks drift apart.
     pub(crate) fn store_now(&self) -> Timestamp {
-        self.began.0 + self.clock.monotonic().saturating_sub(self.began.1)
+        let (store, own) = *lock(&self.moment);
+        store + self.clock.monotonic().saturating_sub(own)
+    }
+
+    /// The store's clock is at least here: somebody may have set it forward.
+    fn heard_of(&self, instant: Timestamp) {
+        if instant > self.store_now() {
+            *lock(&self.moment) = (instant, self.clock.monotonic());
+        }
     }
 
     /// The worker's own clock.
@@ -108,6 +116,8 @@ pub(crate) struct Shared {
     /// The work is over and its end is being written.
     ended: AtomicBool,
     pub(crate) used_keys: Mutex<HashSet<StepKey>>,
+    /// Questions that this attempt wants or wanted an answer to, under the keys that they are asked by now.
+    pub(crate) wanted: Mutex<HashSet<InputKey>>,
     /// Keys of steps that were dropped after their work was done: whether they are journaled is not known yet.
     pub(crate) doubtful: Mutex<HashSet<StepKey>>,
     /// Who waits for a call that is no task yet, as the runner knows them.
@@ -149,6 +159,7 @@ impl Run {
             activity: Activity::default(),
             ended: AtomicBool::new(false),
             used_keys: Mutex::default(),
+            wanted: Mutex::default(),
             doubtful: Mutex::default(),
             caller: OnceLock::new(),
             early: Mutex::default(),
@@ -179,7 +190,7 @@ impl Run {
             warned: AtomicBool::new(false),
             message_bytes: usize::try_from(task.spec.limits.message_bytes).unwrap_or(usize::MAX),
             clock: runtime.config.clock.clone(),
-            began: (store_now, runtime.config.clock.monotonic()),
+            moment: Mutex::new((store_now, runtime.config.clock.monotonic())),
             renewed: Mutex::new(leased),
             seen: Mutex::default(),
             message: watch::Sender::new(task.status_message.clone()),
@@ -421,6 +432,9 @@ impl Run {
             let after = lock(&lease.seen).seq;
             match lease.store.journal(lease.id, after, PAGE).await {
                 Ok(page) => {
+                    if let Some(entry) = page.entries.last() {
+                        lease.heard_of(entry.at);
+                    }
                     let mut seen = lock(&lease.seen);
                     page.entries.into_iter().for_each(|entry| seen.take_in(entry));
                     if seen.cancel {

@@ -1,6 +1,6 @@
 //! What an attempt knows of its task's journal. Replay reads from here.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use outlast_core::{Entry, EntryKind, Finished, InputKey, Outcome, Payload, StepKey, Timestamp};
 
@@ -12,7 +12,7 @@ pub(crate) struct Seen {
     /// What the caller asked for, if it asked for the end.
     pub(crate) cancel: bool,
     /// What each key names.
-    kinds: HashMap<StepKey, EntryKind>,
+    kinds: BTreeMap<StepKey, EntryKind>,
     answers: BTreeMap<StepKey, Payload>,
     withdrawn: HashSet<StepKey>,
     steps: BTreeMap<StepKey, Outcome>,
@@ -100,6 +100,14 @@ impl Seen {
     /// Timers that are due at `now` and that nothing went on after.
     pub(crate) fn due_timers(&self, now: Timestamp) -> impl Iterator<Item = &StepKey> {
         self.timers.iter().filter(move |(_, timer)| !timer.fired && timer.due <= now).map(|(key, _)| key)
+    }
+
+    /// Questions that still want an answer.
+    pub(crate) fn outstanding(&self) -> impl Iterator<Item = InputKey> {
+        let asked = self.kinds.iter().filter(|(_, kind)| **kind == EntryKind::Asked).map(|(key, _)| key);
+        asked
+            .filter(|key| !self.answers.contains_key(*key) && !self.withdrawn.contains(*key))
+            .filter_map(|key| InputKey::new(key.as_str()).ok())
     }
 
     /// The key that a question is asked under by now: a later attempt may need what an earlier one withdrew, and a key

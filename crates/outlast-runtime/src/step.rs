@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use outlast_core::{EntryKind, Event, Outcome, Payload, StepKey, TaskError, TaskId};
+use outlast_core::{EntryKind, Event, InputKey, Outcome, Payload, StepKey, TaskError, TaskId};
 use sha2::{Digest, Sha256};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -171,7 +171,7 @@ impl Run {
             Err(failure) => return Err(failure.error),
         };
         let took = self.clock().saturating_sub(began);
-        self.journal_step(&key, outcome.clone(), took, tries).await;
+        self.journal_step(&key, outcome.clone(), took, tries, Vec::new()).await;
         used.keep();
         ended(&key, outcome, self).await
     }
@@ -195,8 +195,16 @@ impl Run {
         }
     }
 
-    /// Journals how a step ended. Goes on by itself when it is dropped: the work is done, and must not be done again.
-    pub(crate) async fn journal_step(&self, key: &StepKey, outcome: Outcome, took: Duration, tries: u32) {
+    /// Journals how a step ended, and takes the questions back that nobody wants after it. Goes on by itself when it is
+    /// dropped: the work is done, and must not be done again.
+    pub(crate) async fn journal_step(
+        &self,
+        key: &StepKey,
+        outcome: Outcome,
+        took: Duration,
+        tries: u32,
+        unwanted: Vec<InputKey>,
+    ) {
         let event = Event::FinishStep { key: key.clone(), outcome: outcome.clone(), took, tries };
         // What the call finishes before it is a task is kept, and written as soon as it is one.
         let Err((event, lease)) = self.keep_early(event) else { return };
@@ -205,7 +213,9 @@ impl Run {
         let writing = lease.writing.clone().read_owned().await;
         let written = tokio::spawn(async move {
             let _writing = writing;
-            run.write_step(&lease, step, outcome, event).await;
+            let unwanted = unwanted.into_iter().map(|key| Event::Withdraw { key });
+            let events = std::iter::once(event).chain(unwanted).collect();
+            run.write_step(&lease, step, outcome, events).await;
         });
         // It cannot panic, and is aborted only with the process.
         let _ = written.await;
@@ -219,12 +229,12 @@ impl Run {
         }
     }
 
-    async fn write_step(&self, lease: &Arc<Lease>, key: StepKey, outcome: Outcome, event: Event) {
+    async fn write_step(&self, lease: &Arc<Lease>, key: StepKey, outcome: Outcome, events: Vec<Event>) {
         let _busy = self.0.activity.busy();
         let written = tokio::select! {
             biased;
             () = self.gone().cancelled() => return,
-            written = self.write(lease, vec![event]) => written,
+            written = self.write(lease, events) => written,
         };
         match written {
             Some(Ok(_)) => lock(&lease.seen).put_step(key, outcome),

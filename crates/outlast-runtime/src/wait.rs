@@ -9,6 +9,7 @@ use tokio::time::sleep;
 
 use crate::{
     lock,
+    race::asks,
     run::{Cancelled, Lease, Run, UsedKey, answer},
 };
 
@@ -214,7 +215,9 @@ impl Run {
             let new: Vec<_> = questions.iter().filter(|(key, _)| !seen.was_asked(key)).cloned().collect();
             (questions, new, timed_out)
         };
-        let keys = questions.into_iter().map(|(key, _)| key).collect();
+        let keys: Vec<_> = questions.into_iter().map(|(key, _)| key).collect();
+        asks(&keys);
+        lock(&self.0.wanted).extend(keys.iter().cloned());
         // From before the write: dropped in the middle of it, the questions may be asked all the same.
         let mut asking = Asking { run: self.clone(), lease: lease.clone(), keys, used, over: false };
         if new.is_empty() || timed_out {

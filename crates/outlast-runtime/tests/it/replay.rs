@@ -6,7 +6,7 @@ use outlast_core::{EntryKind, InputKey, Wake};
 use outlast_runtime::{Raced, Run};
 use serde_json::json;
 
-use crate::support::{World, ask, key, question, step};
+use crate::support::{World, ask, key, outcome, question, step};
 
 fn racing(
     world: &World,
@@ -142,4 +142,61 @@ async fn a_crash_during_the_wait_does_not_begin_the_time_limit_anew() {
     let over = world.until_asked(id, "end").await.updated_at;
     let waited = over.since(asked);
     assert!((3_600..3_640).contains(&waited.as_secs()), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_right_behind_the_end_of_a_race_leaves_no_question_that_nobody_wants() {
+    let world = World::new();
+    let ended = std::sync::Arc::new(tokio::sync::Notify::new());
+    let tool = {
+        let ended = ended.clone();
+        move |run: Run| {
+            let ended = ended.clone();
+            async move {
+                let inner = async {
+                    let nap = run.sleep(key("nap"), Wake::After(Duration::from_secs(3_600)));
+                    run.race(key("inner"), ask(&run, "deep"), nap).await
+                };
+                run.race(key("race"), inner, run.sleep(key("patience"), Wake::After(Duration::from_secs(5))))
+                    .await;
+                ended.notify_one();
+                std::future::pending().await
+            }
+        }
+    };
+    let worker = world.worker(tool);
+    let id = world.begin(&worker).await;
+    world.until_asked(id, "deep").await;
+    // Seen at the very write that ends the race.
+    let task = world.until(id, |task| task.live().is_some_and(|live| live.questions.is_empty())).await;
+    let entries = world.journal(id).await;
+    assert!(outcome(&entries, "race").is_some());
+    let place = |wanted: &dyn Fn(&outlast_core::Entry) -> bool| entries.iter().position(wanted).unwrap();
+    let won = place(&|entry| entry.key == Some(key("race")));
+    let taken_back = place(&|entry| entry.kind == EntryKind::Withdrawn);
+    assert_eq!((taken_back, entries[won].at), (won + 1, entries[taken_back].at), "{task:?}");
+    ended.notified().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_a_later_attempt_does_not_want_is_taken_back_when_it_parks() {
+    let world = World::new();
+    let attempts = crate::support::Attempts::default();
+    let tool = {
+        let attempts = attempts.clone();
+        move |run: Run| {
+            let attempts = attempts.clone();
+            async move { if attempts.next() == 1 { ask(&run, "old").await } else { ask(&run, "new").await } }
+        }
+    };
+    let first = world.worker(tool.clone());
+    let id = world.begin(&first).await;
+    world.until_asked(id, "old").await;
+    first.abandon();
+    world.worker(tool);
+    let parked = world.until_parked(id).await;
+    let keys: Vec<_> = parked.live().unwrap().questions.keys().map(InputKey::to_string).collect();
+    assert_eq!(keys, ["new"]);
+    world.answer(id, "new", "bea").await;
+    assert_eq!(world.result(id).await, json!("bea"));
 }
