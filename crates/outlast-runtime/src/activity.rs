@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -19,7 +19,8 @@ pub(crate) struct Activity {
     waiting: AtomicUsize,
     /// Steps that run, and writes on their way.
     busy: AtomicUsize,
-    /// Its future was polled.
+    /// How often its future was polled, and news of that.
+    polls: AtomicU64,
     polled: Notify,
     /// Futures of it that are being polled to their end.
     attended: AtomicUsize,
@@ -64,7 +65,13 @@ impl Activity {
     }
 
     pub(crate) fn polled(&self) {
+        self.polls.fetch_add(1, Ordering::SeqCst);
         self.polled.notify_waiters();
+    }
+
+    /// How often the work was polled.
+    pub(crate) fn polls(&self) -> u64 {
+        self.polls.load(Ordering::SeqCst)
     }
 
     /// Whether it waits and does nothing that is known of beside that.
@@ -72,15 +79,17 @@ impl Activity {
         self.waiting.load(Ordering::SeqCst) > 0 && self.busy.load(Ordering::SeqCst) == 0
     }
 
-    /// Resolves once the work has only waited, and was not polled once, for `patience`.
-    pub(crate) async fn only_waited(&self, patience: Duration) {
+    /// Resolves once the work has only waited, and was not polled once, for `patience`. Gives what [`Activity::polls`]
+    /// was then: as long as that is the same, the work has not gone on.
+    pub(crate) async fn only_waited(&self, patience: Duration) -> u64 {
         loop {
             self.until(Self::only_waits).await;
+            let polls = self.polls();
             tokio::select! {
                 biased;
                 () = self.until(|activity| !activity.only_waits()) => {}
                 () = self.polled.notified() => {}
-                () = sleep(patience) => return,
+                () = sleep(patience) => if self.only_waits() && self.polls() == polls { return polls },
             }
         }
     }

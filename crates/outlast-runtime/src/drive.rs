@@ -33,8 +33,8 @@ pub enum Inline {
 enum End {
     /// The work is over, and these events say how.
     Over(Vec<Event>),
-    /// It only waits.
-    Parks,
+    /// It only waits, and was polled so often by then.
+    Parks { polls: u64 },
 }
 
 /// What is journaled of a round of a multi-round-trip call: what came out of it.
@@ -190,7 +190,7 @@ impl Runtime {
             () = run.gone().cancelled() => None,
             events = attempt => Some(End::Over(events)),
             () = deadline => Some(End::Over(vec![Event::PassDeadline])),
-            () = self.wants_to_park(run, lease) => Some(End::Parks),
+            polls = self.wants_to_park(run, lease) => Some(End::Parks { polls }),
         };
         let concluded = match end {
             Some(End::Over(events)) => {
@@ -201,11 +201,11 @@ impl Runtime {
                     () = self.conclude(run, lease, events) => true,
                 }
             }
-            Some(End::Parks) => {
+            Some(End::Parks { polls }) => {
                 tokio::select! {
                     biased;
                     () = run.gone().cancelled() => false,
-                    parked = self.park(run, lease) => parked,
+                    parked = self.park(run, lease, polls) => parked,
                 }
             }
             None => false,
@@ -228,25 +228,30 @@ impl Runtime {
     }
 
     /// Resolves when the work has only waited for long enough to be unloaded. Work that must not run twice stays.
-    async fn wants_to_park(&self, run: &Run, lease: &Lease) {
+    async fn wants_to_park(&self, run: &Run, lease: &Lease) -> u64 {
         if lease.recovery == Recovery::Fail {
             return pending().await;
         }
         let activity = &run.0.activity;
         tokio::select! {
             biased;
-            () = async {
+            polls = async {
                 run.park_soon().cancelled().await;
-                activity.only_waited(Duration::ZERO).await;
-            } => {}
-            () = activity.only_waited(self.0.config.park_after) => {}
+                activity.only_waited(Duration::ZERO).await
+            } => polls,
+            polls = activity.only_waited(self.0.config.park_after) => polls,
         }
     }
 
     /// Drops the work and gives the task back until something wakes it; says whether that is written.
-    async fn park(&self, run: &Run, lease: &Lease) -> bool {
+    async fn park(&self, run: &Run, lease: &Lease, polls: u64) -> bool {
         run.unload().cancel();
         run.0.activity.unattended().await;
+        // What was on its way to the store has arrived.
+        drop(lease.writing.write().await);
+        // Work that went on in the last moment may have taken what it waited for, so that nothing is left to wake it.
+        let went_on = run.0.activity.polls() != polls || run.has_unheard_answers(lease);
+        let wake = went_on.then_some(Duration::ZERO);
         let mut events: Vec<_> = run.last_message().into_iter().collect();
         let park = {
             let seen = lock(&lease.seen);
@@ -260,7 +265,7 @@ impl Runtime {
             let unwanted = seen.outstanding().filter(|key| !wanted.contains(key));
             events.extend(unwanted.map(|key| Event::Withdraw { key }));
             // What came since was not seen, and wakes it at once.
-            Event::Park { seen_seq: seen.seq, wake: None }
+            Event::Park { seen_seq: seen.seq, wake }
         };
         events.push(park);
         match run.write(lease, events).await {
@@ -275,7 +280,7 @@ impl Runtime {
     }
 
     /// Writes the events that end an attempt; what the store refuses becomes the task's error.
-    async fn conclude(&self, run: &Run, lease: &Lease, mut events: Vec<Event>) {
+    async fn conclude(&self, run: &Run, lease: &Arc<Lease>, mut events: Vec<Event>) {
         if let Some(message) = run.last_message() {
             events.insert(0, message);
         }

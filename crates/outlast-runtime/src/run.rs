@@ -6,7 +6,7 @@
 
 use std::{
     any::Any,
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     convert::Infallible,
     future::pending,
     sync::{
@@ -48,7 +48,7 @@ pub(crate) struct Lease {
     pub(crate) message: watch::Sender<Option<String>>,
     /// What finished before the call was a task, and is not journaled yet.
     early: Mutex<Vec<Event>>,
-    /// Held shared by what writes finished steps, so that whoever must see them can wait for all of it.
+    /// Held shared by everything that writes for the work, so that whoever must see it can wait for all of it.
     pub(crate) writing: Arc<RwLock<()>>,
 }
 
@@ -118,6 +118,8 @@ pub(crate) struct Shared {
     pub(crate) used_keys: Mutex<HashSet<StepKey>>,
     /// Questions that this attempt wants or wanted an answer to, under the keys that they are asked by now.
     pub(crate) wanted: Mutex<HashSet<InputKey>>,
+    /// The questions of each `ask` that has not returned, by its number.
+    pub(crate) asking: Mutex<BTreeMap<u64, Vec<InputKey>>>,
     /// Keys of steps that were dropped after their work was done: whether they are journaled is not known yet.
     pub(crate) doubtful: Mutex<HashSet<StepKey>>,
     /// Who waits for a call that is no task yet, as the runner knows them.
@@ -160,6 +162,7 @@ impl Run {
             ended: AtomicBool::new(false),
             used_keys: Mutex::default(),
             wanted: Mutex::default(),
+            asking: Mutex::default(),
             doubtful: Mutex::default(),
             caller: OnceLock::new(),
             early: Mutex::default(),
@@ -266,6 +269,12 @@ impl Run {
     /// Whether the work only waits, and a later attempt may take it up where it is.
     pub(crate) fn may_park(&self) -> bool {
         self.lease().is_some_and(|lease| lease.recovery == Recovery::Rerun) && self.0.activity.only_waits()
+    }
+
+    /// Whether answers came, and are known, that the work did not hear of yet.
+    pub(crate) fn has_unheard_answers(&self, lease: &Lease) -> bool {
+        let seen = lock(&lease.seen);
+        lock(&self.0.asking).values().any(|keys| keys.iter().all(|key| seen.answer(key).is_some()))
     }
 
     /// The work is over: what is left is to write how it ended, which may take as long as the store needs. The token
@@ -457,16 +466,29 @@ impl Run {
 
     /// Writes events under the lease, for as long as that takes. Does not return when the lease is lost or the attempt
     /// unloaded: it is dropped then.
-    pub(crate) async fn commit(&self, lease: &Lease, events: Vec<Event>) -> Result<Task, Illegal> {
+    pub(crate) async fn commit(&self, lease: &Arc<Lease>, events: Vec<Event>) -> Result<Task, Illegal> {
+        if self.0.unload.is_cancelled() {
+            return pending().await;
+        }
+        let writing = lease.writing.clone().read_owned().await;
+        let (run, held) = (self.clone(), lease.clone());
+        // It goes on when the work drops this, and the runtime knows that it does.
+        let written = tokio::spawn(async move {
+            let _writing = writing;
+            let _busy = run.0.activity.busy();
+            tokio::select! {
+                biased;
+                () = run.0.gone.cancelled() => None,
+                written = run.write(&held, events) => written,
+            }
+        });
         tokio::select! {
             biased;
             () = self.0.unload.cancelled() => pending().await,
-            written = async {
-                let _busy = self.0.activity.busy();
-                self.write(lease, events).await
-            } => match written {
-                Some(written) => written,
-                None => match self.let_go().await {},
+            written = written => match written {
+                Ok(Some(written)) => written,
+                // It cannot panic, and is aborted only with the process.
+                Ok(None) | Err(_) => match self.let_go().await {},
             },
         }
     }

@@ -307,6 +307,8 @@ impl Drop for Place {
         if let Some(at) = beginning.iter().position(|owner| *owner == self.owner) {
             beginning.swap_remove(at);
         }
+        drop(beginning);
+        self.runtime.0.slots.changed();
     }
 }
 

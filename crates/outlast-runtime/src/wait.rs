@@ -60,7 +60,7 @@ impl Run {
         Ok(())
     }
 
-    async fn set_timer(&self, lease: &Lease, key: &StepKey, wake: Wake) {
+    async fn set_timer(&self, lease: &Arc<Lease>, key: &StepKey, wake: Wake) {
         let set = Event::SetTimer { key: key.clone(), wake };
         if let Err(illegal) = self.commit(lease, vec![set]).await {
             match self.misuse(format!("the timer '{key}' could not be set: {illegal}")).await {}
@@ -69,7 +69,7 @@ impl Run {
     }
 
     /// Waits until a timer that is set is due, and marks it as passed.
-    async fn pass_timer(&self, lease: &Lease, key: &StepKey) -> Result<(), Cancelled> {
+    async fn pass_timer(&self, lease: &Arc<Lease>, key: &StepKey) -> Result<(), Cancelled> {
         match lock(&lease.seen).timer(key) {
             Some(timer) if timer.fired => return Ok(()),
             _ => {}
@@ -219,7 +219,13 @@ impl Run {
         asks(&keys);
         lock(&self.0.wanted).extend(keys.iter().cloned());
         // From before the write: dropped in the middle of it, the questions may be asked all the same.
-        let mut asking = Asking { run: self.clone(), lease: lease.clone(), keys, used, over: false };
+        let number = {
+            let mut asking = lock(&self.0.asking);
+            let number = asking.last_key_value().map_or(0, |(last, _)| last + 1);
+            asking.insert(number, keys.clone());
+            number
+        };
+        let mut asking = Asking { run: self.clone(), lease: lease.clone(), number, keys, used, over: false };
         if new.is_empty() || timed_out {
             return Ok((asking, own));
         }
@@ -245,6 +251,7 @@ impl Run {
 struct Asking {
     run: Run,
     lease: Arc<Lease>,
+    number: u64,
     keys: Vec<InputKey>,
     used: Vec<UsedKey>,
     over: bool,
@@ -266,10 +273,15 @@ impl Drop for Asking {
     fn drop(&mut self) {
         // A key that was asked under is never free again (S18).
         self.used.iter_mut().for_each(UsedKey::keep);
-        // An attempt that is unloaded leaves its questions to the next one.
-        if self.over || self.run.is_revoked() {
+        if self.over {
+            lock(&self.run.0.asking).remove(&self.number);
             return;
         }
+        // An attempt that is unloaded leaves its questions to the next one.
+        if self.run.is_revoked() {
+            return;
+        }
+        lock(&self.run.0.asking).remove(&self.number);
         let (run, lease) = (self.run.clone(), self.lease.clone());
         let events: Vec<_> = self
             .keys
@@ -279,6 +291,8 @@ impl Drop for Asking {
             .collect();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
+                // The questions may be on their way still.
+                drop(lease.writing.write().await);
                 let unload = run.unload().clone();
                 tokio::select! {
                     biased;
