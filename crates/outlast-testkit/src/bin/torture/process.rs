@@ -71,6 +71,17 @@ pub(crate) fn serve(setup: Setup) -> anyhow::Result<()> {
     })
 }
 
+fn command(setup: &Setup, log: &Path) -> Command {
+    let said = OpenOptions::new().append(true).create(true).open(log).expect("the server's log opens");
+    let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
+    command
+        .args(["serve", &serde_json::to_string(setup).expect("a set-up is JSON")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(said);
+    command
+}
+
 /// What records the writes of a server.
 pub(crate) struct Traced<'a> {
     /// The library that is loaded into it.
@@ -93,14 +104,8 @@ impl Server {
     /// # Errors
     /// Says what the server said.
     pub(crate) fn start(setup: &Setup, traced: Option<&Traced<'_>>, log: &Path) -> Result<Self, String> {
-        let said = OpenOptions::new().append(true).create(true).open(log).expect("the server's log opens");
+        let mut command = command(setup, log);
         let from = std::fs::metadata(log).map_or(0, |log| log.len());
-        let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
-        command
-            .args(["serve", &serde_json::to_string(setup).expect("a set-up is JSON")])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(said);
         if let Some(traced) = traced {
             command
                 .env("LD_PRELOAD", traced.library)
@@ -118,6 +123,14 @@ impl Server {
             None => return Err(format!("the server does not listen: {line}{}", tail(log, from))),
         }
         Ok(server)
+    }
+
+    /// Starts it and kills it so soon that it may still be opening what the last one left.
+    pub(crate) fn start_in_vain(setup: &Setup, log: &Path, after: Duration) {
+        let mut child = command(setup, log).spawn().expect("the server starts");
+        std::thread::sleep(after);
+        let _ = child.kill();
+        let _ = child.wait();
     }
 
     /// SIGKILL. When this returns the process is gone; says whether it lived until then.

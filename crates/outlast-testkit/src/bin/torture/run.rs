@@ -199,6 +199,9 @@ impl Life {
             0 => Moment::After(Duration::from_millis(seed.between(50, 1_200))),
             _ => Moment::Lines(seed.between(5, 1_500) as usize),
         };
+        if seed.one_in(4) {
+            self.start_in_vain(Duration::from_millis(seed.below(30))).await?;
+        }
         let trace_file = self.directory.join("trace");
         let _ = std::fs::remove_file(&trace_file);
         let traced = torture.library.as_deref().filter(|_| traced);
@@ -209,12 +212,10 @@ impl Life {
         if let Some(before) = before {
             wrong.extend(self.cut_power(&before, &trace_file, seed, &mut torture.counts).await?);
         }
-        let left = self.look(Opened::AsFront).await.map_err(|error| vec![error])?;
-        let lines = side::read(&self.setup.side);
-        wrong.extend(lost(&lock(&self.load.ledger), &lines, &left, u64::MAX));
+        wrong.extend(self.see_what_is_left().await?);
 
         let mut in_flight = 0;
-        for kept in left.tasks.values().flatten() {
+        for kept in self.kills.last().into_iter().flat_map(|kill| kill.left.tasks.values()).flatten() {
             *torture.counts.places.entry(kept.place).or_default() += 1;
             in_flight += usize::from(!kept.place.is_final());
         }
@@ -224,8 +225,24 @@ impl Life {
         } else {
             torture.counts.rounds += 1;
         }
-        self.kills.push(Kill { lines: lines.len(), left });
         if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    }
+
+    /// A server that is killed while it opens the store, or has just begun to work.
+    async fn start_in_vain(&mut self, after: Duration) -> Result<(), Vec<String>> {
+        self.setup.process += 1;
+        Server::start_in_vain(&self.setup, &self.log(), after);
+        let wrong = self.see_what_is_left().await?;
+        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    }
+
+    /// What the killed server left, and what of that should not be so.
+    async fn see_what_is_left(&mut self) -> Result<Vec<String>, Vec<String>> {
+        let left = self.look(Opened::AsFront).await.map_err(|error| vec![error])?;
+        let lines = side::read(&self.setup.side);
+        let wrong = lost(&lock(&self.load.ledger), &lines, &left, u64::MAX);
+        self.kills.push(Kill { lines: lines.len(), left });
+        Ok(wrong)
     }
 
     /// A server that is left to bring everything to its end, and the verdict over all of it.

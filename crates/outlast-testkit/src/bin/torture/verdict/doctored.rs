@@ -73,6 +73,13 @@ const DOCTORED: &[Doctored] = &[
         let answered = position(history, A, &|event| matches!(event, Event::Answered { .. }));
         insert(history, A, answered + 1, Event::Saw(shown));
     }),
+    ("an answered question that is asked again under another key", "asks outlast:2:ask again", |history| {
+        let mut shown = asking(A, &["ask"]);
+        let question = shown.0["inputRequests"]["ask"].clone();
+        shown.0["inputRequests"] = json!({"outlast:2:ask": question});
+        let answered = position(history, A, &|event| matches!(event, Event::Answered { .. }));
+        insert(history, A, answered + 1, Event::Saw(shown));
+    }),
     ("a question that became another one", "asks something else under ask", |history| {
         let mut shown = asking(A, &["ask"]);
         shown.0["inputRequests"]["ask"]["params"]["requestedSchema"] = json!({"type": "object"});
