@@ -18,6 +18,10 @@ pub struct Config {
     pub max_running_per_owner: u32,
     /// How many unfinished tasks one owner may have. 1,000 by default.
     pub max_open_per_owner: u32,
+    /// How many tasks one subscription may follow. 1,000 by default.
+    pub max_subscribed: usize,
+    /// How many subscriptions one owner may have in this process. 100 by default.
+    pub max_subscriptions_per_owner: usize,
     /// Bytes of the parameters of a call that becomes a task. 1 MiB by default.
     pub argument_bytes: usize,
     /// The limits of one task.
@@ -66,6 +70,8 @@ impl Default for Config {
             max_loaded: 10_000,
             max_running_per_owner: 32,
             max_open_per_owner: 1_000,
+            max_subscribed: 1_000,
+            max_subscriptions_per_owner: 100,
             argument_bytes: 1 << 20,
             task: Limits::default(),
             lease: Duration::from_secs(30),

@@ -11,8 +11,8 @@ use std::{
 
 use async_trait::async_trait;
 use outlast_core::{
-    Applied, By, Call, Counts, Created, Event, Hints, LeaseRequest, NewTask, Owner, Payload, Question, Store,
-    StoreError, Task, TaskError, TaskId, Token, ToolVersion, WorkerId,
+    Applied, By, Call, Counts, Created, Event, Head, Hints, LeaseRequest, NewTask, Owner, Payload, Question,
+    Store, StoreError, Task, TaskError, TaskId, Token, ToolVersion, WorkerId,
 };
 use tokio::time::sleep;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -287,6 +287,19 @@ impl Runtime {
         let runs: Vec<Run> = std::mem::take(&mut *lock(&self.0.loaded)).into_values().collect();
         runs.iter().for_each(|run| run.gone().cancel());
         self.0.slots.changed();
+    }
+
+    /// Cancelled when the runtime is on its way out.
+    pub fn draining(&self) -> &CancellationToken {
+        &self.0.draining
+    }
+
+    /// Revision and finality of many tasks at once.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn heads(&self, ids: Vec<TaskId>) -> Result<Vec<Option<Head>>, StoreError> {
+        self.0.store.heads(ids).await
     }
 
     /// Whether the runtime is on its way out.

@@ -275,6 +275,20 @@ impl Pipes {
         self.server.id()
     }
 
+    /// Sends a request whose answer comes later, and returns its id.
+    pub(crate) fn begin(&mut self, method: &str, params: Value) -> u64 {
+        self.id += 1;
+        let params = with_meta(params);
+        let request = json!({"jsonrpc": "2.0", "id": self.id, "method": method, "params": params});
+        writeln!(self.stdin, "{request}").unwrap();
+        self.id
+    }
+
+    /// The next message, of whatever kind.
+    pub(crate) fn next(&self) -> Value {
+        serde_json::from_str(&self.server.line()).expect("a line is a message")
+    }
+
     /// SIGKILL; when this returns, the process is gone.
     pub(crate) fn kill(self) {
         self.server.kill();

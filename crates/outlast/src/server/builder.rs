@@ -22,6 +22,7 @@ use super::{
     attempt::{HandlerRunner, peer_info},
     carry::Carry,
     default_owner,
+    push::Feed,
 };
 use outlast_runtime::{Config, Runtime};
 
@@ -170,6 +171,8 @@ impl<H: ServerHandler> TaskServerBuilder<H> {
             let version = self.tools.get(name).unwrap_or(&self.default_tool).version_name();
             runtime.serve(ToolVersion::new(name.clone(), version));
         }
+        let feed = Arc::new(Feed::default());
+        tokio::spawn(feed.clone().follow(runtime.hints()));
         Ok(TaskServer(Arc::new(Shared {
             handler,
             runtime,
@@ -178,6 +181,7 @@ impl<H: ServerHandler> TaskServerBuilder<H> {
             catalog: Mutex::new(catalog),
             owner: self.owner,
             carries,
+            feed,
         })))
     }
 }

@@ -43,7 +43,10 @@ use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::{Layer, Service};
 
-use super::TaskServer;
+use super::{
+    TaskServer,
+    push::aside::{LISTEN, move_aside},
+};
 
 /// How a server is reached over HTTP.
 #[derive(Debug, Clone)]
@@ -96,8 +99,7 @@ pub fn service<H: ServerHandler>(
     let server = server.clone();
     // The SDK asks for a service for each request; all of them share one server.
     let inner = StreamableHttpService::new(move || Ok(server.clone()), Arc::default(), config);
-    let layer = TaskLayer { max_body_bytes: options.max_body_bytes, in_flight: options.in_flight.clone() };
-    layer.layer(inner)
+    layer(options).layer(inner)
 }
 
 /// A router that serves `server` at `/mcp`.
@@ -150,10 +152,36 @@ pub async fn serve_router<H: ServerHandler>(
     Ok(())
 }
 
+/// The layer that [`service`] has, for the SDK's own service under a router of your own: with it, clients can subscribe to
+/// tasks there too.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use outlast::{MemoryStore, SystemClock, TaskServer};
+/// # use rmcp::transport::streamable_http_server::{
+/// #     StreamableHttpServerConfig, StreamableHttpService, session::local::LocalSessionManager,
+/// # };
+/// # #[derive(Clone)] struct MyHandler;
+/// # impl rmcp::ServerHandler for MyHandler {}
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = TaskServer::builder(MyHandler).store(MemoryStore::new(SystemClock)).build().await?;
+/// # let (shared, options) = (server.clone(), outlast::http::Options::default());
+/// let mcp: StreamableHttpService<_, LocalSessionManager> = StreamableHttpService::new(
+///     move || Ok(shared.clone()), Arc::default(), StreamableHttpServerConfig::default(),
+/// );
+/// let app: axum::Router = axum::Router::new().route_service("/mcp", mcp).layer(outlast::http::layer(&options));
+/// # let _ = app; server.shutdown().await; Ok(()) }
+/// ```
+#[must_use]
+pub fn layer(options: &Options) -> TaskLayer {
+    TaskLayer { max_body_bytes: options.max_body_bytes, in_flight: options.in_flight.clone() }
+}
+
 /// What HTTP clients of tasks need and the SDK does not do:
 ///
 /// - A `tasks/*` request without an `Mcp-Name` header gets it from its body, because a widely used client sends none and
 ///   the SDK would refuse it. One that differs from the body is left for the SDK to refuse (S29).
+/// - A `subscriptions/listen` request with task ids gets past the SDK, which would drop them (S27).
 /// - A poll that came too fast is answered with status 429 and `Retry-After` (S23).
 #[derive(Debug, Clone)]
 pub struct TaskLayer {
@@ -203,11 +231,20 @@ where
             let http1 = request.version() <= Version::HTTP_11;
             let read = Arc::new(AtomicBool::new(request.body().is_end_stream()));
             request = request.map(|body| Body::new(Watched { body, read: read.clone() }));
-            if lacks_task_name(&request) {
-                request = match name_task(request, max).await {
-                    Ok(request) => request,
+            let (lacks_name, may_listen) = (lacks_task_name(&request), may_listen(&request));
+            if lacks_name || may_listen {
+                let (mut parts, mut body) = match read_body(request, max).await {
+                    Ok(read) => read,
                     Err(refusal) => return Ok(refusal),
                 };
+                if lacks_name {
+                    name_task(&mut parts, &body);
+                }
+                if may_listen && let Some(moved) = move_aside(&body) {
+                    parts.headers.insert(header::CONTENT_LENGTH, moved.len().into());
+                    body = moved.into();
+                }
+                request = Request::from_parts(parts, Body::from(body));
             }
             let mut response = inner.call(request).await?.map(Body::new);
             if let Some(wait) = retry.0.get() {
@@ -279,8 +316,32 @@ fn lacks_task_name(request: &Request<Body>) -> bool {
         && !request.headers().contains_key(MCP_NAME)
 }
 
-/// Reads the body, and names its task in the header.
-async fn name_task(request: Request<Body>, max: usize) -> Result<Request<Body>, Response<Body>> {
+/// Whether it may be a listen request; older clients name no method in a header.
+fn may_listen(request: &Request<Body>) -> bool {
+    request.method() == Method::POST
+        && request.headers().get(MCP_METHOD).is_none_or(|method| method.as_bytes() == LISTEN.as_bytes())
+}
+
+/// Reads the body, of at most `max` bytes.
+async fn read_body(
+    request: Request<Body>,
+    max: usize,
+) -> Result<(http::request::Parts, Bytes), Response<Body>> {
+    let refuse = |status: StatusCode| {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = status;
+        response
+    };
+    let (parts, body) = request.into_parts();
+    match Limited::new(body, max).collect().await {
+        Ok(body) => Ok((parts, body.to_bytes())),
+        Err(error) if error.is::<LengthLimitError>() => Err(refuse(StatusCode::PAYLOAD_TOO_LARGE)),
+        Err(_) => Err(refuse(StatusCode::BAD_REQUEST)),
+    }
+}
+
+/// Names the request's task in its header.
+fn name_task(parts: &mut http::request::Parts, body: &[u8]) {
     #[derive(Deserialize)]
     struct Envelope {
         params: Params,
@@ -290,23 +351,11 @@ async fn name_task(request: Request<Body>, max: usize) -> Result<Request<Body>, 
     struct Params {
         task_id: String,
     }
-    let refuse = |status: StatusCode| {
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = status;
-        response
-    };
-    let (mut parts, body) = request.into_parts();
-    let body = match Limited::new(body, max).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE)),
-        Err(_) => return Err(refuse(StatusCode::BAD_REQUEST)),
-    };
-    if let Ok(envelope) = serde_json::from_slice::<Envelope>(&body)
+    if let Ok(envelope) = serde_json::from_slice::<Envelope>(body)
         && let Some(name) = header_value(&envelope.params.task_id)
     {
         parts.headers.insert(MCP_NAME, name);
     }
-    Ok(Request::from_parts(parts, Body::from(body)))
 }
 
 /// Text as a header value; what cannot stand in one as it is travels as Base64 in the protocol's marks.

@@ -10,6 +10,7 @@ mod durable;
 pub(crate) mod gate;
 pub mod http;
 mod owner;
+mod push;
 pub mod stdio;
 mod step;
 mod tasks;
@@ -27,7 +28,6 @@ use rmcp::{
     model::{Extensions, Tool},
 };
 
-use self::carry::Carry;
 pub use self::{
     builder::{BuildError, TaskServerBuilder},
     context::{AskError, Cancelled, Elicited, TaskContext},
@@ -35,6 +35,7 @@ pub use self::{
     step::StepError,
     tool::{Decision, Mode, Start, TaskTool},
 };
+use self::{carry::Carry, push::Feed};
 use outlast_runtime::Runtime;
 
 /// A [`ServerHandler`] that wraps another one and makes its slow calls durable tasks.
@@ -62,6 +63,7 @@ struct Shared<H> {
     catalog: Mutex<HashMap<String, Tool>>,
     owner: Arc<OwnerFn>,
     carries: Arc<[Carry]>,
+    feed: Arc<Feed>,
 }
 
 impl<H> Drop for Shared<H> {
@@ -93,6 +95,8 @@ pub struct Load {
     pub loaded: usize,
     /// Those of them that run, rather than wait for a person.
     pub running: usize,
+    /// Streams on which this process sends changes of tasks.
+    pub subscriptions: usize,
 }
 
 impl<H: ServerHandler> TaskServer<H> {
@@ -113,7 +117,12 @@ impl<H: ServerHandler> TaskServer<H> {
     /// When the store fails.
     pub async fn load(&self) -> Result<Load, StoreError> {
         let (loaded, running) = self.0.runtime.loaded();
-        Ok(Load { retained: self.0.runtime.counts().await?, loaded, running })
+        Ok(Load {
+            retained: self.0.runtime.counts().await?,
+            loaded,
+            running,
+            subscriptions: self.0.feed.count(),
+        })
     }
 
     /// The change feed of the store.

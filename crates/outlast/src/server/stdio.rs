@@ -1,8 +1,12 @@
 //! A server on standard input and output.
 
-use rmcp::{ServerHandler, ServiceExt, service::ServerInitializeError, transport::stdio};
+use rmcp::{ServerHandler, ServiceExt, service::ServerInitializeError};
+use tokio::io::{stdin, stdout};
 
-use super::TaskServer;
+use super::{TaskServer, push::lines::lines};
+
+/// The longest message, in bytes: as long as an HTTP request may be.
+const MAX_LINE: usize = 4 << 20;
 
 /// Serves on standard input and output until the client closes its end or `shutdown` resolves, then gives unfinished
 /// work back to the store.
@@ -17,7 +21,7 @@ pub async fn serve<H: ServerHandler>(
 ) -> std::io::Result<()> {
     let mut shutdown = std::pin::pin!(shutdown);
     let running = tokio::select! {
-        running = server.clone().serve(stdio()) => running,
+        running = server.clone().serve((lines(stdin(), MAX_LINE), stdout())) => running,
         () = &mut shutdown => {
             server.shutdown().await;
             return Ok(());

@@ -10,7 +10,7 @@ use rmcp::{
     service::RequestContext,
 };
 
-use super::{TaskServer, gate, http::RetryAfter, wire};
+use super::{TaskServer, gate, http::RetryAfter, push::aside::LISTEN, wire};
 
 impl<H: ServerHandler> TaskServer<H> {
     pub(super) async fn handle_get(
@@ -98,6 +98,8 @@ impl<H: ServerHandler> TaskServer<H> {
                 }
                 Err(wire::no_such_task())
             }
+            // Its filter was moved aside, or is none.
+            LISTEN => self.handle_listen(request, context).await,
             // Its parameters could not be read, so there is nothing that a handler could do with it.
             "tools/call" => {
                 let message = "tools/call needs a name, and arguments that are an object";

@@ -9,6 +9,7 @@ mod cancel;
 mod durable;
 mod faults;
 mod input;
+mod push;
 mod report;
 mod store;
 mod support;

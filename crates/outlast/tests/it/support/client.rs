@@ -14,7 +14,7 @@ use super::{everything, schema};
 /// A caller of one identity, with one set of declared capabilities.
 #[derive(Clone)]
 pub(crate) struct Client {
-    http: Http<HttpConnector, Full<Bytes>>,
+    pub(super) http: Http<HttpConnector, Full<Bytes>>,
     pub(crate) url: String,
     pub(crate) token: Option<String>,
     pub(crate) capabilities: Value,

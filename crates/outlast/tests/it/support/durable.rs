@@ -22,6 +22,8 @@ pub(crate) const TOOLS: &[(&str, bool, &str)] = &[
     ("unwritable", true, "has a step whose value is no JSON"),
     ("refused", true, "has a step that ends with an error of its own, for good"),
     ("chapters", true, "does a step in each turn of a loop, and waits at a gate"),
+    ("stages", true, "waits at a gate, asks, and waits at another"),
+    ("chatters", true, "waits at a gate, and says much"),
     ("patient", true, "does a bit of everything that a synchronous call can do too"),
 ];
 
@@ -36,6 +38,7 @@ fn attempt(ctx: &TaskContext) -> u32 {
 
 pub(crate) async fn call(
     tool: &str,
+    arguments: &Value,
     ctx: &TaskContext,
     gates: &Gates,
 ) -> Result<CallToolResponse, ErrorData> {
@@ -76,6 +79,20 @@ pub(crate) async fn call(
                 texts.push(answer["ok"]["content"]["name"].to_string());
             }
             texts.join(" ")
+        }
+        "stages" => {
+            gates.wait("begin").await;
+            let answers = ctx.ask([("who", form("Who?"))]).await?;
+            gates.wait("end").await;
+            format!("hello {}", answers["who"]["content"]["name"].as_str().unwrap_or_default())
+        }
+        "chatters" => {
+            gates.wait("begin").await;
+            for n in 0..20 {
+                ctx.status(format!("{n} {}", arguments["text"].as_str().unwrap_or_default()));
+                tokio::time::sleep(Duration::from_millis(30)).await;
+            }
+            "said enough".to_owned()
         }
         "patient" => {
             let options = outlast::StepOptions::new().tries(3).backoff(Duration::ZERO);

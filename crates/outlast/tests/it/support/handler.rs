@@ -7,9 +7,10 @@ use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, InputRequiredResult,
-        ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
+        ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, SubscriptionFilter, Tool,
+        ToolAnnotations,
     },
-    service::RequestContext,
+    service::{RequestContext, SubscriptionContext},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -59,7 +60,7 @@ const TOOLS: &[(&str, bool, &str)] = &[
 
 impl ServerHandler for Handler {
     fn get_info(&self) -> ServerConfig {
-        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().enable_tool_list_changed().build())
     }
 
     async fn list_tools(
@@ -72,6 +73,17 @@ impl ServerHandler for Handler {
                 .with_annotations(ToolAnnotations::new().idempotent(*idempotent))
         };
         Ok(ListToolsResult::with_all_items(TOOLS.iter().chain(durable::TOOLS).map(tool).collect()))
+    }
+
+    fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        Some(requested.clone())
+    }
+
+    async fn listen(&self, subscription: SubscriptionContext) -> Result<(), ErrorData> {
+        self.gates.wait("tools changed").await;
+        subscription.sink().notify_tool_list_changed().await.ok();
+        self.gates.wait("tools done").await;
+        Ok(())
     }
 
     async fn call_tool(
@@ -208,7 +220,7 @@ impl ServerHandler for Handler {
                 Ok(CallToolResult::structured(nested).into())
             }
             "big" => Ok(text(&"x".repeat(arguments["bytes"].as_u64().unwrap_or(0) as usize))),
-            other => durable::call(other, &task, &self.gates).await,
+            other => durable::call(other, &arguments, &task, &self.gates).await,
         }
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod client;
 pub(crate) mod durable;
 pub(crate) mod gates;
 pub(crate) mod handler;
+pub(crate) mod listener;
 pub(crate) mod schema;
 pub(crate) mod server;
 

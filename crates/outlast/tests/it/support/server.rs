@@ -82,7 +82,9 @@ impl TestServer {
         {
             builder = builder.tool(tool, now.clone());
         }
-        for tool in ["grows", "reserved", "unwritable", "refused", "chapters", "patient"] {
+        for tool in
+            ["grows", "reserved", "unwritable", "refused", "chapters", "patient", "stages", "chatters"]
+        {
             builder = builder.tool(tool, now.clone());
         }
         for tool in ["asks", "asks_all", "asks_two", "asks_twice", "asks_model", "later"] {
@@ -156,13 +158,18 @@ impl TestServer {
         Down { data, clock }
     }
 
+    /// The file as another process sees it that does not run its work.
+    pub(crate) fn front_store(&self) -> SqliteStore {
+        let options = Options::default().clock(self.clock.clone()).role(Role::Front);
+        SqliteStore::open_with(Self::file(&self.data), options).unwrap()
+    }
+
     /// Another server on the same file, beside this one.
     pub(crate) async fn front(
         &self,
         customise: impl Fn(TaskServerBuilder<Handler>) -> TaskServerBuilder<Handler> + Send + Sync + 'static,
     ) -> Self {
-        let options = Options::default().clock(self.clock.clone()).role(Role::Front);
-        let store = SqliteStore::open_with(Self::file(&self.data), options).unwrap();
+        let store = self.front_store();
         let (data, clock) = (self.data.clone(), self.clock.clone());
         Self::open(data, clock, Gates::default(), Some(Arc::new(store)), &customise).await
     }
