@@ -325,8 +325,11 @@ impl Run {
         let _attended = self.0.activity.attend();
         let mut work = std::pin::pin!(work);
         let watched = std::future::poll_fn(|context| {
+            // Before and after: what a poll does is seen by whoever looks while it goes on, too.
             self.0.activity.polled();
-            work.as_mut().poll(context)
+            let result = work.as_mut().poll(context);
+            self.0.activity.polled();
+            result
         });
         tokio::select! {
             biased;
@@ -347,6 +350,9 @@ impl Run {
 
     /// Sets the status message; writes are coalesced to at most four a second.
     pub fn status(&self, message: String) {
+        if self.is_revoked() {
+            return;
+        }
         match self.lease() {
             Some(lease) => {
                 let message = cut(message, lease.message_bytes);
@@ -470,6 +476,8 @@ impl Run {
         if self.0.unload.is_cancelled() {
             return pending().await;
         }
+        // Also until the work hears of it: it does not only wait meanwhile.
+        let _busy = self.0.activity.busy();
         let writing = lease.writing.clone().read_owned().await;
         let (run, held) = (self.clone(), lease.clone());
         // It goes on when the work drops this, and the runtime knows that it does.
