@@ -19,9 +19,11 @@ pub(crate) struct Activity {
     waiting: AtomicUsize,
     /// Steps that run, and writes on their way.
     busy: AtomicUsize,
-    /// How often its future was polled, and news of that.
-    polls: AtomicU64,
-    polled: Notify,
+    /// How often it moved (its future was polled, something of it began, a wait of it was over), and news of that.
+    moves: AtomicU64,
+    moved: Notify,
+    /// Polls of its futures that have not returned.
+    polling: AtomicUsize,
     /// Futures of it that are being polled to their end.
     attended: AtomicUsize,
     /// A count changed.
@@ -43,6 +45,18 @@ impl Drop for Active<'_> {
     }
 }
 
+/// A poll of a future of the work.
+pub(crate) struct Poll<'a>(&'a Activity);
+
+impl Drop for Poll<'_> {
+    fn drop(&mut self) {
+        // What it did is a move too, for whoever looked while it was polled.
+        self.0.moved();
+        self.0.polling.fetch_sub(1, Ordering::SeqCst);
+        self.0.changed.notify_waiters();
+    }
+}
+
 impl Activity {
     /// From now on `slots` are told.
     pub(crate) fn attach(&self, slots: Arc<Slots>) {
@@ -56,7 +70,10 @@ impl Activity {
 
     /// The work does something beside its waiting.
     pub(crate) fn busy(&self) -> Active<'_> {
-        self.begin(&self.busy)
+        let busy = self.begin(&self.busy);
+        // It may be over before anybody looks.
+        self.moved();
+        busy
     }
 
     /// A future of the work is being polled.
@@ -64,14 +81,22 @@ impl Activity {
         self.begin(&self.attended)
     }
 
-    pub(crate) fn polled(&self) {
-        self.polls.fetch_add(1, Ordering::SeqCst);
-        self.polled.notify_waiters();
+    /// A future of the work is polled, until this is dropped.
+    pub(crate) fn poll(&self) -> Poll<'_> {
+        self.polling.fetch_add(1, Ordering::SeqCst);
+        self.moved();
+        Poll(self)
     }
 
-    /// How often the work was polled.
-    pub(crate) fn polls(&self) -> u64 {
-        self.polls.load(Ordering::SeqCst)
+    /// The work got on.
+    pub(crate) fn moved(&self) {
+        self.moves.fetch_add(1, Ordering::SeqCst);
+        self.moved.notify_waiters();
+    }
+
+    /// How often the work moved.
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves.load(Ordering::SeqCst)
     }
 
     /// Whether it waits and does nothing that is known of beside that.
@@ -79,17 +104,22 @@ impl Activity {
         self.waiting.load(Ordering::SeqCst) > 0 && self.busy.load(Ordering::SeqCst) == 0
     }
 
-    /// Resolves once the work has only waited, and was not polled once, for `patience`. Gives what [`Activity::polls`]
-    /// was then: as long as that is the same, the work has not gone on.
+    /// Whether it only waits, and no thread is in the middle of it.
+    fn stands_still(&self) -> bool {
+        self.only_waits() && self.polling.load(Ordering::SeqCst) == 0
+    }
+
+    /// Resolves once the work has only waited, and did not move once, for `patience`. Gives what [`Activity::moves`] was
+    /// then: as long as that is the same, the work has not gone on.
     pub(crate) async fn only_waited(&self, patience: Duration) -> u64 {
         loop {
-            self.until(Self::only_waits).await;
-            let polls = self.polls();
+            self.until(Self::stands_still).await;
+            let moves = self.moves();
             tokio::select! {
                 biased;
                 () = self.until(|activity| !activity.only_waits()) => {}
-                () = self.polled.notified() => {}
-                () = sleep(patience) => if self.only_waits() && self.polls() == polls { return polls },
+                () = self.moved.notified() => {}
+                () = sleep(patience) => if self.stands_still() && self.moves() == moves { return moves },
             }
         }
     }
@@ -119,7 +149,8 @@ impl Activity {
     fn tell(&self) {
         self.changed.notify_waiters();
         if let Some(slots) = self.slots.get() {
-            slots.changed();
+            // Work that goes on frees no slot, and the worker need not look for other work because of it.
+            if self.only_waits() { slots.changed() } else { slots.taken() }
         }
     }
 }
@@ -129,7 +160,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn work_that_is_polled_or_busy_beside_its_waiting_does_not_only_wait() {
+    async fn work_that_moves_or_is_busy_beside_its_waiting_does_not_only_wait() {
         let activity = Activity::default();
         let patience = Duration::from_secs(30);
         let waited = async |activity: &Activity| {
@@ -141,15 +172,15 @@ mod tests {
         let busy = activity.busy();
         assert!(!waited(&activity).await, "a step runs");
         drop(busy);
-        let polls = async {
+        let moves = async {
             loop {
                 sleep(Duration::from_secs(7)).await;
-                activity.polled();
+                activity.moved();
             }
         };
         tokio::select! {
             waited = waited(&activity) => assert!(!waited, "it does something of its own"),
-            () = polls => {}
+            () = moves => {}
         }
         drop(waiting);
         assert!(!activity.only_waits());

@@ -33,8 +33,8 @@ pub enum Inline {
 enum End {
     /// The work is over, and these events say how.
     Over(Vec<Event>),
-    /// It only waits, and was polled so often by then.
-    Parks { polls: u64 },
+    /// It only waits, and had moved so often by then.
+    Parks { moves: u64 },
 }
 
 /// What is journaled of a round of a multi-round-trip call: what came out of it.
@@ -175,22 +175,13 @@ impl Runtime {
     /// Sees an attempt to its end: by itself, by its deadline, or by the loss of its lease.
     async fn supervise(&self, task: &Task, run: &Run, attempt: impl Future<Output = Vec<Event>>) {
         let Some(lease) = run.lease() else { return };
-        let deadline = async {
-            match (task.hard_deadline(), task.lease()) {
-                (Some(deadline), Some(held)) => {
-                    // The lease began when the store last read its clock.
-                    sleep(deadline.since(held.until - self.0.config.lease)).await;
-                }
-                _ => pending().await,
-            }
-        };
         let end = tokio::select! {
             // First, because that ends the attempt too, and how it ends then says nothing of the work.
             biased;
             () = run.gone().cancelled() => None,
             events = attempt => Some(End::Over(events)),
-            () = deadline => Some(End::Over(vec![Event::PassDeadline])),
-            polls = self.wants_to_park(run, lease) => Some(End::Parks { polls }),
+            () = deadline(task, lease) => Some(End::Over(vec![Event::PassDeadline])),
+            moves = self.wants_to_park(run, lease) => Some(End::Parks { moves }),
         };
         let concluded = match end {
             Some(End::Over(events)) => {
@@ -201,11 +192,11 @@ impl Runtime {
                     () = self.conclude(run, lease, events) => true,
                 }
             }
-            Some(End::Parks { polls }) => {
+            Some(End::Parks { moves }) => {
                 tokio::select! {
                     biased;
                     () = run.gone().cancelled() => false,
-                    parked = self.park(run, lease, polls) => parked,
+                    parked = self.park(run, lease, moves) => parked,
                 }
             }
             None => false,
@@ -235,22 +226,22 @@ impl Runtime {
         let activity = &run.0.activity;
         tokio::select! {
             biased;
-            polls = async {
+            moves = async {
                 run.park_soon().cancelled().await;
                 activity.only_waited(Duration::ZERO).await
-            } => polls,
-            polls = activity.only_waited(self.0.config.park_after) => polls,
+            } => moves,
+            moves = activity.only_waited(self.0.config.park_after) => moves,
         }
     }
 
     /// Drops the work and gives the task back until something wakes it; says whether that is written.
-    async fn park(&self, run: &Run, lease: &Lease, polls: u64) -> bool {
+    async fn park(&self, run: &Run, lease: &Lease, moves: u64) -> bool {
         run.unload().cancel();
         run.0.activity.unattended().await;
         // What was on its way to the store has arrived.
         drop(lease.writing.write().await);
         // Work that went on in the last moment may have taken what it waited for, so that nothing is left to wake it.
-        let went_on = run.0.activity.polls() != polls || run.has_unheard_answers(lease);
+        let went_on = run.0.activity.moves() != moves || run.has_unheard_answers(lease);
         let wake = went_on.then_some(Duration::ZERO);
         let mut events: Vec<_> = run.last_message().into_iter().collect();
         let park = {
@@ -363,6 +354,14 @@ impl Runtime {
         events.extend(asks);
         events.push(Event::Park { seen_seq: Run::seen_seq(lease), wake });
         events
+    }
+}
+
+/// Resolves when the work has taken longer than its author allows.
+pub(crate) async fn deadline(task: &Task, lease: &Lease) {
+    match task.hard_deadline() {
+        Some(deadline) => sleep(deadline.since(lease.store_now())).await,
+        None => pending().await,
     }
 }
 

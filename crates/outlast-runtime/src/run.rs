@@ -326,10 +326,8 @@ impl Run {
         let mut work = std::pin::pin!(work);
         let watched = std::future::poll_fn(|context| {
             // Before and after: what a poll does is seen by whoever looks while it goes on, too.
-            self.0.activity.polled();
-            let result = work.as_mut().poll(context);
-            self.0.activity.polled();
-            result
+            let _polled = self.0.activity.poll();
+            work.as_mut().poll(context)
         });
         tokio::select! {
             biased;
@@ -442,6 +440,8 @@ impl Run {
     /// Reads what is new in the journal.
     pub(crate) async fn refresh(&self, lease: &Lease) {
         const PAGE: u64 = 1 << 20;
+        // Work that was unloaded here would never come to what it is about to wait for.
+        let _busy = self.0.activity.busy();
         let mut backoff = Backoff::default();
         loop {
             let after = lock(&lease.seen).seq;
@@ -451,9 +451,16 @@ impl Run {
                         lease.heard_of(entry.at);
                     }
                     let mut seen = lock(&lease.seen);
+                    let heard = seen.answers();
                     page.entries.into_iter().for_each(|entry| seen.take_in(entry));
                     if seen.cancel {
                         self.0.cancel.cancel();
+                    }
+                    let news = seen.answers() > heard;
+                    drop(seen);
+                    if news {
+                        // What was read here is no news to a renewal any more, and its hint may be lost.
+                        self.notify();
                     }
                     if !page.more {
                         return;
@@ -476,7 +483,7 @@ impl Run {
         if self.0.unload.is_cancelled() {
             return pending().await;
         }
-        // Also until the work hears of it: it does not only wait meanwhile.
+        // From before the lock until the work hears of it: it does not only wait meanwhile.
         let _busy = self.0.activity.busy();
         let writing = lease.writing.clone().read_owned().await;
         let (run, held) = (self.clone(), lease.clone());

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use outlast_core::{Entry, EntryKind, Finished, InputKey, Outcome, Payload, StepKey, Timestamp};
+use sha2::{Digest, Sha256};
 
 /// The part of a journal that replay needs, as far as it was read.
 #[derive(Default)]
@@ -85,6 +86,11 @@ impl Seen {
         self.steps.insert(key, outcome);
     }
 
+    /// How many questions were answered.
+    pub(crate) fn answers(&self) -> usize {
+        self.answers.len()
+    }
+
     pub(crate) fn answer(&self, key: &InputKey) -> Option<&Payload> {
         self.answers.get(&key.into())
     }
@@ -113,10 +119,17 @@ impl Seen {
     /// The key that a question is asked under by now: a later attempt may need what an earlier one withdrew, and a key
     /// is never used again (S18). Tools cannot use these further keys, because theirs do not begin so.
     pub(crate) fn current_key(&self, own: &InputKey) -> InputKey {
-        let further = (2..).map_while(|n: u32| InputKey::new(format!("outlast:{n}:{own}")).ok());
         std::iter::once(own.clone())
-            .chain(further)
+            .chain((2..).map(|n| further_key(n, own)))
             .find(|key| !self.withdrawn.contains(&key.into()))
             .unwrap_or_else(|| own.clone())
     }
+}
+
+/// The key under which a question is asked for the `n`th time. A digest stands for a key that leaves no room.
+fn further_key(n: u32, own: &InputKey) -> InputKey {
+    InputKey::new(format!("outlast:{n}:{own}")).unwrap_or_else(|_| {
+        let digest: String = Sha256::digest(own.as_str()).iter().map(|byte| format!("{byte:02x}")).collect();
+        InputKey::new(format!("outlast:{n}:{digest}")).expect("a short text is a key")
+    })
 }

@@ -18,6 +18,11 @@ impl Slots {
         self.changes.send_replace(());
     }
 
+    /// Work that waited goes on: no slot is free for that.
+    pub(crate) fn taken(&self) {
+        self.changes.send_replace(());
+    }
+
     /// Something may be ready.
     pub(crate) fn work_may_be_ready(&self) {
         self.work.notify_one();

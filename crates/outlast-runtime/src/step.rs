@@ -157,11 +157,10 @@ impl Run {
             }
             Standing::Misused(message) => match self.misuse(message).await {},
         }
+        // Until it is journaled.
+        let _busy = self.0.activity.busy();
         let began = self.clock();
-        let (result, tries) = {
-            let _busy = self.0.activity.busy();
-            options.try_work(work, self.cancel()).await
-        };
+        let (result, tries) = options.try_work(work, self.cancel()).await;
         let outcome = match result {
             Ok(value) => Outcome::Value(value),
             Err(failure) if failure.last => Outcome::Error(
@@ -209,6 +208,7 @@ impl Run {
         // What the call finishes before it is a task is kept, and written as soon as it is one.
         let Err((event, lease)) = self.keep_early(event) else { return };
         let doubt = Doubt { run: self, key, sure: false };
+        let _busy = self.0.activity.busy();
         let (run, step) = (self.clone(), key.clone());
         let writing = lease.writing.clone().read_owned().await;
         let written = tokio::spawn(async move {

@@ -57,6 +57,7 @@ impl Run {
         }
         self.pass_timer(&lease, &key).await?;
         used.keep();
+        self.0.activity.moved();
         Ok(())
     }
 
@@ -118,6 +119,8 @@ impl Run {
             news.as_mut().enable();
             self.refresh(&asking.lease).await;
             if let Some(answers) = asking.answers() {
+                // Before the answers count as heard: work that parks now has gone on.
+                self.0.activity.moved();
                 asking.over = true;
                 return Ok(own.into_iter().zip(answers).collect());
             }
@@ -157,11 +160,17 @@ impl Run {
             news.as_mut().enable();
             self.refresh(&lease).await;
             if let Some(answer) = answer(&lease, &asked) {
+                if lock(&lease.seen).timer(&timer).is_some_and(|timer| !timer.fired) {
+                    // Nothing waits for it any more, and when it is due it would wake work that is parked by then.
+                    let _ = self.commit(&lease, vec![Event::FireTimer { key: timer.clone() }]).await;
+                }
+                self.0.activity.moved();
                 asking.over = true;
                 limit.keep();
                 return Ok(Some(answer));
             }
             if lock(&lease.seen).timer(&timer).is_some_and(|timer| timer.fired) {
+                self.0.activity.moved();
                 asking.over = true;
                 limit.keep();
                 return Ok(None);
@@ -209,7 +218,10 @@ impl Run {
             let fired = |key| seen.timer(key).is_some_and(|timer| timer.fired);
             let timed_out = limit.is_some_and(|(timer, _)| fired(timer));
             // What was taken back because its time was over is not asked under a further key.
-            let current = |key: InputKey| if timed_out { key } else { seen.current_key(&key) };
+            let current = |key: InputKey| {
+                let current = seen.current_key(&key);
+                if timed_out && !seen.was_asked(&current) { key } else { current }
+            };
             let questions: Vec<_> =
                 questions.into_iter().map(|(key, question)| (current(key), question)).collect();
             let new: Vec<_> = questions.iter().filter(|(key, _)| !seen.was_asked(key)).cloned().collect();
@@ -282,6 +294,11 @@ impl Drop for Asking {
             return;
         }
         lock(&self.run.0.asking).remove(&self.number);
+        {
+            // Where the write below does not come through, the one that parks the task takes them back.
+            let mut wanted = lock(&self.run.0.wanted);
+            wanted.retain(|key| !self.keys.contains(key));
+        }
         let (run, lease) = (self.run.clone(), self.lease.clone());
         let events: Vec<_> = self
             .keys
