@@ -1,12 +1,12 @@
 //! Suspects: tasks whose process died twice while they ran. They run alone, so that the next crash is theirs and no
 //! neighbour's.
 
-use std::sync::atomic::Ordering;
+use std::{future::pending, sync::atomic::Ordering};
 
 use outlast_core::{Call, Event, Task};
 use tokio::time::{sleep, timeout};
 
-use crate::{Run, Runtime};
+use crate::{Run, Runtime, drive::deadline};
 
 /// For how many leases a worker goes on as usual when it could not be emptied for a suspect in one.
 const PATIENCE: u32 = 10;
@@ -31,6 +31,11 @@ impl Runtime {
             // It has done harm enough: nothing of it runs only to be told to stop.
             () = run.cancel().cancelled() => {
                 let _ = run.write(&lease, vec![Event::ConfirmCancel]).await;
+                None
+            }
+            // Nobody else looks after that while it is leased.
+            () = deadline(&task, &lease) => {
+                let _ = run.write(&lease, vec![Event::PassDeadline]).await;
                 None
             }
             alone = self.alone() => Some(alone),
@@ -62,6 +67,10 @@ impl Runtime {
     async fn alone(&self) -> Alone<'_> {
         let turn = Alone { runtime: self, _turn: self.0.alone.lock().await };
         self.empty().await;
+        if self.is_draining() {
+            // What was in its way made room because the process stops: it begins in the next one.
+            pending::<()>().await;
+        }
         turn
     }
 

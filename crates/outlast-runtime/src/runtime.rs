@@ -254,10 +254,13 @@ impl Runtime {
         let runs: Vec<Run> = lock(&self.0.loaded).values().cloned().collect();
         let mut any = false;
         for run in runs {
-            let Some(lease) = run.lease() else { continue };
+            // A suspect in line hears of it when it begins.
+            let Some(lease) = run.lease().filter(|_| !run.is_in_line()) else { continue };
             if let Ok(Some(task)) = self.0.store.get(lease.id).await
                 && task.inbox_seq > Run::seen_seq(lease)
             {
+                // Here, because work that waits for something else would never read it.
+                run.refresh(lease).await;
                 run.notify();
                 any = true;
             }

@@ -1,0 +1,476 @@
+//! What a hostile reviewer tried: stores that are slow or lose their hints, waits that end in the very moment that the work
+//! is unloaded, keys at their limits, stops beside suspects.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use outlast_core::{
+    Applied, By, Call, ClaimRequest, Claimed, Counts, Created, EntryKind, Event, Filter, Head, Held,
+    HintSender, Hints, InputKey, Inspect, JournalPage, LeaseRequest, ListPage, MemoryStore, NewTask,
+    Recovery, Renewal, Store, StoreError, Swept, Task, TaskId, ToolVersion, Wake, WorkerId,
+};
+use outlast_runtime::{Run, Runtime};
+use serde_json::json;
+
+use crate::support::{Attempts, Outcomes, TestClock, World, ask, cancelled, key, question, step};
+
+/// A sound store that is slow to read journals, or that loses every hint.
+struct Quirky {
+    inner: MemoryStore,
+    reading: Duration,
+    mute: Option<HintSender>,
+    claims: AtomicU32,
+}
+
+impl Quirky {
+    fn new() -> Self {
+        Self {
+            inner: MemoryStore::new(TestClock),
+            reading: Duration::ZERO,
+            mute: None,
+            claims: AtomicU32::new(0),
+        }
+    }
+
+    fn slow(reading: Duration) -> Self {
+        Self { reading, ..Self::new() }
+    }
+
+    fn mute() -> Self {
+        Self { mute: Some(HintSender::new(1)), ..Self::new() }
+    }
+}
+
+#[async_trait]
+impl Store for Quirky {
+    async fn create(&self, new: NewTask, lease: Option<LeaseRequest>) -> Result<Created, StoreError> {
+        self.inner.create(new, lease).await
+    }
+
+    async fn apply(&self, id: TaskId, by: By, events: Vec<Event>) -> Result<Applied, StoreError> {
+        self.inner.apply(id, by, events).await
+    }
+
+    async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
+        self.claims.fetch_add(1, Ordering::SeqCst);
+        self.inner.claim(request).await
+    }
+
+    async fn renew(
+        &self,
+        worker: WorkerId,
+        held: Vec<Held>,
+        lease: Duration,
+    ) -> Result<Vec<Renewal>, StoreError> {
+        self.inner.renew(worker, held, lease).await
+    }
+
+    async fn get(&self, id: TaskId) -> Result<Option<Task>, StoreError> {
+        self.inner.get(id).await
+    }
+
+    async fn journal(&self, id: TaskId, after_seq: u64, max_bytes: u64) -> Result<JournalPage, StoreError> {
+        if !self.reading.is_zero() {
+            tokio::time::sleep(self.reading).await;
+        }
+        self.inner.journal(id, after_seq, max_bytes).await
+    }
+
+    async fn heads(&self, ids: Vec<TaskId>) -> Result<Vec<Option<Head>>, StoreError> {
+        self.inner.heads(ids).await
+    }
+
+    async fn sweep(&self, max: u32) -> Result<Swept, StoreError> {
+        self.inner.sweep(max).await
+    }
+
+    fn watch(&self) -> Hints {
+        self.mute.as_ref().map_or_else(|| self.inner.watch(), HintSender::watch)
+    }
+}
+
+#[async_trait]
+impl Inspect for Quirky {
+    async fn list(&self, filter: Filter, after: Option<String>, max: u32) -> Result<ListPage, StoreError> {
+        self.inner.list(filter, after, max).await
+    }
+
+    async fn counts(&self) -> Result<Counts, StoreError> {
+        self.inner.counts().await
+    }
+
+    async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
+        self.inner.served().await
+    }
+
+    async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {
+        self.inner.call(id).await
+    }
+
+    fn is_exclusive(&self) -> bool {
+        self.inner.is_exclusive()
+    }
+}
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Asks with a time limit; the name that was answered, or "late".
+async fn ask_until(run: &Run, key: &str, within: Duration) -> Outcomes {
+    match run.ask_until(InputKey::new(key).unwrap(), question(key), Wake::After(within)).await {
+        Ok(Some(answer)) => Ok(answer.to_value()["content"]["name"].clone()),
+        Ok(None) => Ok(json!("late")),
+        Err(_) => Err(cancelled()),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_was_answered_in_time_does_not_wake_the_work_when_its_time_comes() {
+    for park_after in [0, 1, 30_000] {
+        let mut world = World::new();
+        world.config.park_after = Duration::from_millis(park_after);
+        let attempts = Attempts::default();
+        let worker = world.worker({
+            let attempts = attempts.clone();
+            move |run: Run| {
+                attempts.next();
+                async move {
+                    let first = ask_until(&run, "first", HOUR).await?;
+                    Ok(json!([first, ask(&run, "second").await?]))
+                }
+            }
+        });
+        let id = world.begin(&worker).await;
+        world.until_asked(id, "first").await;
+        world.answer(id, "first", "ann").await;
+        world.until_asked(id, "second").await;
+        world.until_parked(id).await;
+        let before = attempts.count();
+        tokio::time::sleep(2 * HOUR).await;
+        assert_eq!(attempts.count() - before, 0, "nothing happened");
+        world.answer(id, "second", "bea").await;
+        assert_eq!(world.result(id).await, json!(["ann", "bea"]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_to_a_question_that_was_asked_again_counts_on_every_attempt() {
+    let memory = MemoryStore::new(TestClock);
+    let mut world = World::on(Arc::new(memory.clone()));
+    world.config.park_after = 9 * HOUR;
+    let worker = world.worker(|run: Run| async move {
+        // Dropped, and so taken back.
+        let _ = tokio::time::timeout(Duration::from_secs(1), ask_until(&run, "name", HOUR)).await;
+        std::future::pending().await
+    });
+    let id = world.begin(&worker).await;
+    let withdrawn = |task: &Task| task.seq >= 3 && task.status() == outlast_core::Status::Working;
+    let created = world.until(id, withdrawn).await.created_at;
+    worker.abandon();
+    let tool = |run: Run| async move {
+        let name = ask_until(&run, "name", HOUR).await?;
+        Ok(json!([name, ask(&run, "more").await?]))
+    };
+    // It hears of the answer when the time of the question is over.
+    let deaf = Quirky { inner: memory, ..Quirky::mute() };
+    let worker = world.worker_on(Arc::new(deaf), tool);
+    world.until_asked(id, "outlast:2:name").await;
+    tokio::time::sleep((created + HOUR).since(world.config.clock.now()) - Duration::from_millis(1)).await;
+    world.answer(id, "outlast:2:name", "ann").await;
+    world.until_asked(id, "more").await;
+    worker.abandon();
+    let _worker = world.worker(tool);
+    world.answer(id, "more", "bea").await;
+    assert_eq!(world.result(id).await, json!(["ann", "bea"]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_key_can_be_asked_again_by_a_later_attempt() {
+    for length in [200, 246, 247, 256] {
+        let mut world = World::new();
+        world.config.park_after = 9 * HOUR;
+        let long = "k".repeat(length);
+        let attempts = Attempts::default();
+        let tool = {
+            let (long, attempts) = (long.clone(), attempts.clone());
+            move |run: Run| {
+                let (long, first) = (long.clone(), attempts.next() == 1);
+                async move {
+                    if first {
+                        let _ = tokio::time::timeout(Duration::from_secs(1), ask(&run, &long)).await;
+                        return std::future::pending().await;
+                    }
+                    ask(&run, &long).await
+                }
+            }
+        };
+        let worker = world.worker(tool.clone());
+        let id = world.begin(&worker).await;
+        let first = world.until_asked(id, &long).await;
+        world.until(id, |task| task.status() == outlast_core::Status::Working).await;
+        worker.abandon();
+        world.worker(tool);
+        let asked = world
+            .until(id, |task| {
+                task.live().is_some_and(|live| !live.questions.is_empty()) && task.token > first.token
+            })
+            .await;
+        let current = asked.live().unwrap().questions.keys().next().unwrap().clone();
+        world.answer(id, current.as_str(), "bea").await;
+        assert_eq!(world.result(id).await, "bea");
+    }
+}
+
+/// A task that was lost twice, in line behind a neighbour that runs for as long as `busy`, in the process that is given.
+async fn in_line(world: &World, id: TaskId, busy: Duration) -> Runtime {
+    for crash in 0..2 {
+        let worker = world.worker(move |_| tool_for(HOUR));
+        // A claim is no news to anybody, and gives no hint.
+        while !{
+            let task = world.task(id).await;
+            task.lease().is_some() && task.lost.len() == crash
+        } {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        worker.abandon();
+    }
+    let mut neighbour = world.clone();
+    neighbour.spec.version = "2".to_owned();
+    neighbour.spec.deadline = None;
+    let log = world.log.clone();
+    let worker = neighbour.worker(move |_| {
+        log.say("began");
+        tool_for(busy)
+    });
+    let beside = neighbour.begin(&worker).await;
+    neighbour.until(beside, |task| task.lease().is_some()).await;
+    worker.serve(ToolVersion::new(&*world.spec.tool, &*world.spec.version));
+    while worker.loaded() != (2, 1) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(world.task(id).await.lost.len(), 2);
+    worker
+}
+
+async fn tool_for(time: Duration) -> Outcomes {
+    tokio::time::sleep(time).await;
+    Ok(json!("well"))
+}
+
+async fn create(world: &World) -> TaskId {
+    let new = world.new_task();
+    let id = new.id;
+    world.store.create(new, None).await.unwrap();
+    id
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_does_not_wait_for_a_suspect_in_line_that_has_an_answer() {
+    let world = World::new();
+    let worker = world.worker(|run: Run| async move { ask(&run, "name").await });
+    let id = world.begin(&worker).await;
+    world.until_asked(id, "name").await;
+    worker.abandon();
+    world.answer(id, "name", "ann").await;
+    let lease = world.task(id).await.lease().unwrap().until;
+    tokio::time::sleep(lease.since(world.config.clock.now())).await;
+    let worker = in_line(&world, id, Duration::from_secs(40)).await;
+    // A loop that does not wait would keep time from going on.
+    let stop = tokio::spawn(async move { worker.drain().await });
+    for _ in 0..100_000 {
+        tokio::task::yield_now().await;
+    }
+    assert!(world.config.clock.now() > lease);
+    stop.await.unwrap();
+    let task = world.task(id).await;
+    assert!(task.lease().is_none(), "{task:?}");
+    assert_eq!(task.lost.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspect_in_line_is_ended_by_its_deadline() {
+    let mut world = World::new();
+    world.spec.deadline = Some(Duration::from_secs(600));
+    let id = create(&world).await;
+    let _worker = in_line(&world, id, HOUR).await;
+    let message = world.failure(id).await;
+    assert!(message.contains("longer than its tool allows"), "{message}");
+    let task = world.task(id).await;
+    let took = task.updated_at.since(task.created_at);
+    assert!(took < Duration::from_secs(605), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_begins_no_suspect() {
+    let world = World::new();
+    let id = create(&world).await;
+    let worker = in_line(&world, id, Duration::from_secs(40)).await;
+    worker.drain().await;
+    assert_eq!(world.log.said(), ["began"]);
+    let task = world.task(id).await;
+    assert!(task.lease().is_none() && task.lost.len() == 2, "{task:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_something_else_of_the_work_read_reaches_its_question_without_a_hint() {
+    let mut world = World::on(Arc::new(Quirky::mute()));
+    world.spec.recovery = Recovery::Fail;
+    let worker = world.worker(|run: Run| async move {
+        let other = async {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            // Setting a timer reads the journal.
+            run.sleep(key("nap"), Wake::After(Duration::from_secs(1))).await
+        };
+        let (name, slept) = tokio::join!(ask(&run, "name"), other);
+        slept.map_err(|_| cancelled())?;
+        name
+    });
+    let id = world.begin(&worker).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    world.answer(id, "name", "ann").await;
+    tokio::time::sleep(HOUR).await;
+    assert_eq!(world.status(id).await, outlast_core::Status::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_does_not_park_while_it_reads_its_journal() {
+    for park_after in [0, 1, 30] {
+        let mut world = World::on(Arc::new(Quirky::slow(Duration::from_millis(100))));
+        world.config.park_after = Duration::from_millis(park_after);
+        let worker = world.worker(|run: Run| async move {
+            let slept = run.sleep(key("long"), Wake::After(240 * HOUR));
+            let asked = async {
+                let first = ask(&run, "first").await?;
+                Ok(json!([first, ask(&run, "second").await?]))
+            };
+            tokio::select! {
+                _ = slept => Ok(json!("late")),
+                asked = asked => asked,
+            }
+        });
+        let id = world.begin(&worker).await;
+        let asking = async |name: &str| {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            let task = world.task(id).await;
+            let keys: Vec<_> = task.live().unwrap().questions.keys().map(ToString::to_string).collect();
+            assert_eq!(keys, [name], "{park_after}");
+        };
+        asking("first").await;
+        world.answer(id, "first", "ann").await;
+        asking("second").await;
+        world.answer(id, "second", "bea").await;
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(world.result(id).await, json!(["ann", "bea"]));
+        let journal = world.journal(id).await;
+        let withdrawn = journal.iter().filter(|entry| entry.kind == EntryKind::Withdrawn).count();
+        assert_eq!(withdrawn, 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_child_that_does_steps_beside_a_question_is_seen_to() {
+    let world = World::new();
+    let attempts = Attempts::default();
+    let worker = world.worker({
+        let (log, attempts) = (world.log.clone(), attempts.clone());
+        move |run: Run| {
+            let (log, attempts) = (log.clone(), attempts.clone());
+            async move {
+                attempts.next();
+                let child = {
+                    let (run, log) = (run.clone(), log.clone());
+                    tokio::spawn(async move {
+                        for i in 0..20 {
+                            tokio::time::sleep(Duration::from_secs(10)).await;
+                            let _ = step(&run, &log, &format!("step {i}")).await;
+                        }
+                    })
+                };
+                let name = ask(&run, "name").await;
+                let _ = child.await;
+                name
+            }
+        }
+    });
+    let id = world.begin(&worker).await;
+    world.until_asked(id, "name").await;
+    tokio::time::sleep(Duration::from_secs(205)).await;
+    assert_eq!(world.log.said().len(), 20);
+    assert_eq!(attempts.count(), 1);
+    world.until_parked(id).await;
+    world.answer(id, "name", "bea").await;
+    assert_eq!(world.result(id).await, "bea");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_child_whose_timer_is_due_as_its_task_parks_goes_on() {
+    // The child's wait ends in the moment that the task parks.
+    for offset in 0..4 {
+        let world = World::new();
+        let worker = world.worker({
+            let log = world.log.clone();
+            move |run: Run| {
+                let log = log.clone();
+                async move {
+                    let child = {
+                        let (run, log) = (run.clone(), log.clone());
+                        tokio::spawn(async move {
+                            let due = Duration::from_millis(29_999 + offset);
+                            let _ = run.sleep(key("nap"), Wake::After(due)).await;
+                            let _ = step(&run, &log, "after the nap").await;
+                        })
+                    };
+                    let name = ask(&run, "name").await;
+                    let _ = child.await;
+                    name
+                }
+            }
+        });
+        let id = world.begin(&worker).await;
+        world.until_asked(id, "name").await;
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert_eq!(world.log.said(), ["after the nap"], "{offset}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn steps_do_not_have_the_worker_look_for_work() {
+    let store = Arc::new(Quirky::new());
+    let world = World::on(store.clone());
+    let worker = world.worker({
+        let log = world.log.clone();
+        move |run: Run| {
+            let log = log.clone();
+            async move {
+                for i in 0..1_000 {
+                    step(&run, &log, &format!("step {i}")).await?;
+                }
+                Ok(json!("well"))
+            }
+        }
+    });
+    let id = world.begin(&worker).await;
+    world.result(id).await;
+    let claims = store.claims.load(Ordering::SeqCst);
+    assert!(claims < 50, "{claims}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sleep_for_ever_can_be_cancelled() {
+    let world = World::new();
+    let worker = world.worker(|run: Run| async move {
+        run.sleep(key("for ever"), Wake::After(Duration::MAX)).await.map_err(|_| cancelled())?;
+        Ok(json!("slept"))
+    });
+    let id = world.begin(&worker).await;
+    let parked = world.until_parked(id).await;
+    assert!(parked.ready_at().is_some());
+    tokio::time::sleep(24 * HOUR).await;
+    world.cancel(id).await;
+    assert_eq!(world.until(id, Task::is_final).await.status(), outlast_core::Status::Cancelled);
+}
