@@ -22,6 +22,7 @@ use crate::{
     ledger::{Answered, Event, Known, Ledger},
     plan::{Cancel, OWNERS, Plan, Seed, Tool},
     process::Server,
+    snapshot,
 };
 
 /// How long a caller waits before it looks at a task again.
@@ -77,15 +78,21 @@ impl Load {
         killer.await.unwrap_or_else(|error| vec![error.to_string()])
     }
 
-    /// Works on a server until every task is over. The server is killed then, too.
-    pub(crate) async fn until_over(&self, mut server: Server) -> Vec<String> {
+    /// Works on a server until every task of its store is over. The server is killed then, too.
+    pub(crate) async fn until_over(&self, mut server: Server, store: &Path) -> Vec<String> {
         let callers = Callers::new(&server.url, &self.ledger, true);
         callers.look_at_all().await;
         let mut followed = JoinSet::new();
         for marker in lock(&self.ledger).unfinished() {
             followed.spawn(callers.clone().follow(marker));
         }
-        let all = async { while followed.join_next().await.is_some() {} };
+        let all = async {
+            while followed.join_next().await.is_some() {}
+            // Also the tasks that nobody was told of, because their server died first.
+            while snapshot::unfinished(store).await != Ok(0) {
+                sleep(PACE).await;
+            }
+        };
         // What is not over by then is found by the verdict.
         let _ = timeout(ALL_OVER, all).await;
         followed.shutdown().await;

@@ -248,7 +248,7 @@ impl Life {
     /// A server that is left to bring everything to its end, and the verdict over all of it.
     async fn last(&mut self, torture: &mut Torture) -> Result<(), Vec<String>> {
         let server = self.start(None)?;
-        let mut wrong = self.load.until_over(server).await;
+        let mut wrong = self.load.until_over(server, &self.setup.db).await;
         let end = self.look(Opened::AsFront).await.map_err(|error| vec![error])?;
         let history = History {
             ledger: lock(&self.load.ledger).clone(),

@@ -5,7 +5,7 @@ use std::{
     path::Path,
 };
 
-use outlast_core::{EntryKind, Filter, Inspect, Outcome, Payload, Run, Store, Task, TaskState};
+use outlast_core::{EntryKind, Filter, Inspect, Outcome, Payload, Run, Status, Store, Task, TaskState};
 use outlast_sqlite::{Options, Role, SqliteStore};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -120,6 +120,18 @@ impl Snapshot {
             }
         }
     }
+}
+
+/// How many tasks of a store that others work on are not over: looked at from beside, as an operator does.
+///
+/// # Errors
+/// When the store cannot be read.
+pub(crate) async fn unfinished(file: &Path) -> Result<u64, String> {
+    let store =
+        SqliteStore::open_with(file, Options::default().role(Role::Front)).map_err(|error| chain(&error))?;
+    let counts = store.counts().await.map_err(|error| chain(&error));
+    store.close().await;
+    counts.map(|counts| counts.of(Status::Working) + counts.of(Status::InputRequired))
 }
 
 async fn kept(store: &SqliteStore, task: &Task) -> Result<Kept, Box<dyn std::error::Error + Send + Sync>> {

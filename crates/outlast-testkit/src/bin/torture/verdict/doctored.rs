@@ -186,6 +186,12 @@ const DOCTORED: &[Doctored] = &[
         events[at - 1].0 = asked + 1;
         events[at].0 = asked + 2;
     }),
+    ("a question that timed out and is still asked", "taken back with TimedOut", |history| {
+        still_asks(history, "until", &|what| matches!(what, What::TimedOut { .. }));
+    }),
+    ("a question of a race's loser that is still asked", "taken back with Won", |history| {
+        still_asks(history, "race-ask", &|what| matches!(what, What::Won { .. }));
+    }),
     ("a race that was won by the other one later", "race first first, and then second", |history| {
         line(history, 2, 2, A, What::Won { key: "race".to_owned(), first: false });
     }),
@@ -247,6 +253,15 @@ const DOCTORED: &[Doctored] = &[
 
 fn kept<'a>(history: &'a mut History, marker: &str) -> &'a mut Kept {
     &mut history.end.tasks.get_mut(marker).expect("the store has it")[0]
+}
+
+/// The question of this key is shown twice after something was done.
+fn still_asks(history: &mut History, key: &str, done: &dyn Fn(&What) -> bool) {
+    let at = time(history, done);
+    let events = &mut history.ledger.tasks.get_mut(A).expect("it is there").events;
+    let end = events.len() - 1;
+    events.insert(end, (at + 2, Event::Saw(asking(A, &[key]))));
+    events.insert(end, (at + 1, Event::Saw(asking(A, &[]))));
 }
 
 /// What happened to a task last of all.

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::Case;
 use crate::{
+    ledger::Event,
     plan::{self, Op, Tool},
     side::What,
 };
@@ -20,6 +21,7 @@ impl Case<'_> {
     pub(super) fn done(&self) -> Vec<String> {
         let mut wrong = self.steps();
         wrong.extend(self.branches());
+        wrong.extend(self.taken_back());
         wrong.extend(self.times());
         wrong.extend(self.attempts());
         wrong
@@ -107,6 +109,38 @@ impl Case<'_> {
             let before = decided.entry(key).or_insert_with(|| how.clone());
             if *before != how {
                 wrong.push(format!("{key} first {before}, and then {how}"));
+            }
+        }
+        wrong
+    }
+
+    /// Nobody is asked any more what timed out, or what the loser of a race asked.
+    fn taken_back(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let ops = self.ops();
+        for (_, line) in self.lines {
+            let mut gone = BTreeSet::new();
+            match &line.what {
+                What::TimedOut { key } => drop(gone.insert(key.clone())),
+                What::Won { key, first: is_first } => {
+                    let Some((Op::Race { first, second, .. }, _)) = ops.get(key) else { continue };
+                    let path = &key[..key.rfind('/').map_or(0, |end| end + 1)];
+                    plan::walk(if *is_first { second } else { first }, path, true, &mut |op, path, _| {
+                        if let Op::Ask { .. } | Op::AskUntil { .. } = op {
+                            gone.extend(super::keys(op).iter().map(|key| format!("{path}{key}")));
+                        }
+                    });
+                }
+                _ => continue,
+            }
+            // What was told in answer to a request that was sent after it: something else had been told by then.
+            for pair in self.task.events.windows(2) {
+                let [(before, _), (_, Event::Saw(shown))] = pair else { continue };
+                if *before > line.at
+                    && let Some((key, _)) = shown.asks().find(|(key, _)| gone.contains(plan::own_key(key)))
+                {
+                    wrong.push(format!("asks {key}, which was taken back with {:?}", line.what));
+                }
             }
         }
         wrong
