@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Passes every test: format, lints, documentation, unit, property, store, crash and integration tests, the README's
-# demo, the official conformance suite, and a Python client.
+# Passes every test: format, lints, documentation, unit, property, store, crash and integration tests, twenty rounds of
+# killing a whole server, ten thousand seeds of the simulation, the README's demo, the official conformance suite, and a
+# Python client.
 #
 #   scripts/test.sh              all of it
 #   scripts/test.sh --rust       what cargo alone can do: without the demo, the conformance suite and the Python client
@@ -90,6 +91,13 @@ fi
 
 step "examples in the documentation"
 cargo test --workspace --locked --doc
+
+step "kill torture"
+cargo run --release --locked -p outlast-testkit --bin torture -- --rounds 20
+
+step "simulation"
+cargo run --release --locked -p outlast-testkit --bin simulate -- --seeds 10000
+cargo run --release --locked -p outlast-testkit --bin simulate -- --planted
 
 if [ -z "$rust_only" ]; then
   step "the README's demo"

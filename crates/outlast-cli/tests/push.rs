@@ -94,3 +94,18 @@ fn a_message_that_is_too_long_is_answered_and_the_next_one_is_served() {
     let id = caller.start("make_report", json!({"folder": "files", "file": "report.md"}));
     caller.until_status(&id, "input_required");
 }
+
+#[test]
+fn a_subscription_that_its_client_cancels_says_nothing_more() {
+    let place = Place::new(FILES);
+    let mut caller = Pipes::start(&place);
+    let id = caller.start("make_report", json!({"folder": "files", "file": "report.md"}));
+    let listening = follow(&mut caller, &[&id]);
+    pushed(&caller, listening, "input_required");
+    caller.tell("notifications/cancelled", json!({"requestId": listening}));
+    // From here on every message is an answer: each request looks.
+    caller.get(&id);
+    caller.cancel(&id);
+    caller.until_status(&id, "cancelled");
+    caller.get(&id);
+}

@@ -284,6 +284,11 @@ impl Pipes {
         self.id
     }
 
+    /// Sends a notification.
+    pub(crate) fn tell(&mut self, method: &str, params: Value) {
+        writeln!(self.stdin, "{}", json!({"jsonrpc": "2.0", "method": method, "params": params})).unwrap();
+    }
+
     /// The next message, of whatever kind.
     pub(crate) fn next(&self) -> Value {
         serde_json::from_str(&self.server.line()).expect("a line is a message")
