@@ -7,10 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -72,11 +69,11 @@ async fn measure(subscribers: usize, changes: usize, seconds: usize) -> anyhow::
     for n in 0..subscribers {
         tasks.push(Arc::new(create(&*store, n).await?));
     }
-    let (agreed, awake) = (Arc::new(Barrier::new(subscribers + 1)), Arc::new(AtomicUsize::new(0)));
+    let agreed = Arc::new(Barrier::new(subscribers + 1));
     let mut streams = JoinSet::new();
     for (n, task) in tasks.iter().enumerate() {
-        let (address, task, agreed, awake) = (address.clone(), task.clone(), agreed.clone(), awake.clone());
-        streams.spawn(async move { follow(&address, &task, n % SLEEPY == 0, &agreed, &awake).await });
+        let (address, task, agreed) = (address.clone(), task.clone(), agreed.clone());
+        streams.spawn(async move { follow(&address, &task, n % SLEEPY == 0, &agreed).await });
     }
     agreed.wait().await;
     let load = server.load().await?;
@@ -109,7 +106,8 @@ async fn measure(subscribers: usize, changes: usize, seconds: usize) -> anyhow::
         ensure!(matches!(ended, Applied::Applied(_)));
     }
     let mut latencies = Vec::new();
-    while awake.load(Ordering::SeqCst) > 0 {
+    let sleepy = subscribers.div_ceil(SLEEPY);
+    for _ in sleepy..subscribers {
         match streams.join_next().await.context("a reader is left")?? {
             Ok(seen) => latencies.extend(seen),
             Err(error) => bail!(error),
@@ -117,7 +115,6 @@ async fn measure(subscribers: usize, changes: usize, seconds: usize) -> anyhow::
     }
     latencies.sort();
     let at = |share: f64| latencies[((latencies.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
-    let sleepy = subscribers.div_ceil(SLEEPY);
     println!("subscribers, a task each                 {subscribers:>8}   {sleepy} of them do not read");
     println!(
         "changes a second                         {:>8.0}",
@@ -178,7 +175,6 @@ async fn follow(
     task: &Followed,
     sleepy: bool,
     agreed: &Barrier,
-    awake: &AtomicUsize,
 ) -> anyhow::Result<Vec<Duration>> {
     let mut stream = BufReader::new(TcpStream::connect(address).await?);
     let params = json!({
@@ -200,9 +196,6 @@ async fn follow(
     stream.write_all(request.as_bytes()).await?;
     let first = message(&mut stream).await?;
     ensure!(first["method"] == "notifications/subscriptions/acknowledged", "{first}");
-    if !sleepy {
-        awake.fetch_add(1, Ordering::SeqCst);
-    }
     agreed.wait().await;
     if sleepy {
         std::future::pending::<()>().await;
@@ -220,7 +213,6 @@ async fn follow(
         }
         last = number;
         if state["params"]["status"] == "completed" {
-            awake.fetch_sub(1, Ordering::SeqCst);
             return Ok(latencies);
         }
     }
