@@ -23,6 +23,19 @@ impl Clock for SystemClock {
     }
 }
 
+/// How long something in this process takes.
+pub(crate) struct Stopwatch(tokio::time::Instant);
+
+impl Stopwatch {
+    pub(crate) fn start() -> Self {
+        Self(tokio::time::Instant::now())
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
 #[cfg(target_os = "linux")]
 fn monotonic() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);

@@ -5,12 +5,12 @@ use std::{
     future::poll_fn,
     pin::Pin,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use outlast_core::{EntryKind, InputKey, Outcome, Payload, StepKey};
 
 use crate::{
+    clock::Stopwatch,
     lock,
     run::Run,
     wait::{other_kind, used_twice},
@@ -58,7 +58,7 @@ impl Run {
             (Some(kind), _) => match self.misuse(other_kind(&key, kind, "race")).await {},
             (None, _) => {}
         }
-        let began = lease.monotonic();
+        let began = Stopwatch::start();
         let mut first = std::pin::pin!(Branch::new(first));
         let mut second = std::pin::pin!(Branch::new(second));
         let raced = race(first.as_mut(), second.as_mut()).await;
@@ -68,8 +68,7 @@ impl Run {
         };
         // Before the loser is dropped, and in one write with the end of its questions: a crash in between would let it race
         // again, or leave a question that nobody wants.
-        let took: Duration = lease.monotonic().saturating_sub(began);
-        self.journal_step(&key, Outcome::Value(name(winner)), took, 1, unwanted).await;
+        self.journal_step(&key, Outcome::Value(name(winner)), began.elapsed(), 1, unwanted).await;
         used.keep();
         raced
     }

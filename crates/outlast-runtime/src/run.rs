@@ -66,11 +66,6 @@ impl Lease {
         }
     }
 
-    /// The worker's own clock.
-    pub(crate) fn monotonic(&self) -> Duration {
-        self.clock.monotonic()
-    }
-
     /// Says once that a tool of [`Recovery::Fail`] waits.
     pub(crate) fn warn_of_waiting(&self) {
         if self.recovery == Recovery::Fail && !self.warned.swap(true, Ordering::Relaxed) {

@@ -8,6 +8,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    clock::Stopwatch,
     lock,
     run::{Lease, Run},
     wait::{other_kind, used_twice},
@@ -159,7 +160,7 @@ impl Run {
         }
         // Until it is journaled.
         let _busy = self.0.activity.busy();
-        let began = self.clock();
+        let began = Stopwatch::start();
         let (result, tries) = options.try_work(work, self.cancel()).await;
         let outcome = match result {
             Ok(value) => Outcome::Value(value),
@@ -169,7 +170,7 @@ impl Run {
             ),
             Err(failure) => return Err(failure.error),
         };
-        let took = self.clock().saturating_sub(began);
+        let took = began.elapsed();
         self.journal_step(&key, outcome.clone(), took, tries, Vec::new()).await;
         used.keep();
         ended(&key, outcome, self).await
@@ -243,10 +244,6 @@ impl Run {
             }
             None => self.gone().cancel(),
         }
-    }
-
-    fn clock(&self) -> Duration {
-        self.lease().map_or(Duration::ZERO, |lease| lease.monotonic())
     }
 }
 

@@ -272,7 +272,10 @@ async fn what_a_call_finished_before_it_was_a_task_is_not_done_again() {
         _ => panic!("asking makes it a task"),
     };
     world.until_asked(id, "name").await;
-    assert!(matches!(outcome(&world.journal(id).await, "early"), Some(Outcome::Value(_))));
+    let entries = world.journal(id).await;
+    assert!(matches!(outcome(&entries, "early"), Some(Outcome::Value(_))));
+    let entry = entries.iter().find(|entry| entry.key == Some(key("early"))).unwrap();
+    assert!(entry.finished().unwrap().took < Duration::from_secs(1), "its time is its own");
     first.abandon();
     world.answer(id, "name", "bea").await;
     world.worker(tool);
