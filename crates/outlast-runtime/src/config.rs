@@ -33,7 +33,7 @@ pub struct Config {
     /// comes. Zero is at once. 30 seconds by default.
     ///
     /// Work that does something of its own beside its waiting (a step, a timer that is not the task's) is not unloaded
-    /// while it is seen to do so at least this often.
+    /// while it is seen to do so at least this often. What it spawned is seen only by its steps and waits.
     pub park_after: Duration,
     /// How often a worker looks for work that no hint told it of. One second by default.
     pub poll_every: Duration,

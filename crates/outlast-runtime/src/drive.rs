@@ -33,9 +33,24 @@ pub enum Inline {
 enum End {
     /// The work is over, and these events say how.
     Over(Vec<Event>),
-    /// It only waits, and had moved so often by then.
-    Parks { moves: u64 },
+    /// It only waits.
+    Parks(Still),
 }
+
+/// Work that only waited, and did not move, for a while.
+struct Still {
+    /// How often it had moved by then.
+    moves: u64,
+    /// Whether that was for so long that it has come to all that it waits for.
+    for_long: bool,
+}
+
+/// For how long work has to stand still that is to park soon: what it began, a child of its own among that, gets to its
+/// first wait in that time.
+const MOMENT: Duration = Duration::from_millis(100);
+
+/// From when on work that stands still has come to all that it waits for.
+const LONG: Duration = Duration::from_secs(1);
 
 /// What is journaled of a round of a multi-round-trip call: what came out of it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -181,7 +196,7 @@ impl Runtime {
             () = run.gone().cancelled() => None,
             events = attempt => Some(End::Over(events)),
             () = deadline(task, lease) => Some(End::Over(vec![Event::PassDeadline])),
-            moves = self.wants_to_park(run, lease) => Some(End::Parks { moves }),
+            still = self.wants_to_park(run, lease) => Some(End::Parks(still)),
         };
         let concluded = match end {
             Some(End::Over(events)) => {
@@ -192,11 +207,11 @@ impl Runtime {
                     () = self.conclude(run, lease, events) => true,
                 }
             }
-            Some(End::Parks { moves }) => {
+            Some(End::Parks(still)) => {
                 tokio::select! {
                     biased;
                     () = run.gone().cancelled() => false,
-                    parked = self.park(run, lease, moves) => parked,
+                    parked = self.park(run, lease, &still) => parked,
                 }
             }
             None => false,
@@ -219,29 +234,29 @@ impl Runtime {
     }
 
     /// Resolves when the work has only waited for long enough to be unloaded. Work that must not run twice stays.
-    async fn wants_to_park(&self, run: &Run, lease: &Lease) -> u64 {
+    async fn wants_to_park(&self, run: &Run, lease: &Lease) -> Still {
         if lease.recovery == Recovery::Fail {
             return pending().await;
         }
-        let activity = &run.0.activity;
+        let (activity, patience) = (&run.0.activity, self.0.config.park_after);
         tokio::select! {
             biased;
             moves = async {
                 run.park_soon().cancelled().await;
-                activity.only_waited(Duration::ZERO).await
-            } => moves,
-            moves = activity.only_waited(self.0.config.park_after) => moves,
+                activity.only_waited(MOMENT).await
+            } => Still { moves, for_long: false },
+            moves = activity.only_waited(patience) => Still { moves, for_long: patience >= LONG },
         }
     }
 
     /// Drops the work and gives the task back until something wakes it; says whether that is written.
-    async fn park(&self, run: &Run, lease: &Lease, moves: u64) -> bool {
+    async fn park(&self, run: &Run, lease: &Lease, still: &Still) -> bool {
         run.unload().cancel();
         run.0.activity.unattended().await;
         // What was on its way to the store has arrived.
         drop(lease.writing.write().await);
         // Work that went on in the last moment may have taken what it waited for, so that nothing is left to wake it.
-        let went_on = run.0.activity.moves() != moves || run.has_unheard_answers(lease);
+        let went_on = run.0.activity.moves() != still.moves || run.has_unheard_answers(lease);
         let wake = went_on.then_some(Duration::ZERO);
         let mut events: Vec<_> = run.last_message().into_iter().collect();
         let park = {
@@ -250,10 +265,12 @@ impl Runtime {
             // A timer that nothing waits for any more would wake the work for nothing, over and over.
             let left = seen.due_timers(lease.store_now()).filter(|key| !used.contains(*key));
             events.extend(left.map(|key| Event::FireTimer { key: key.clone() }));
-            // A question of an earlier attempt that this one came by without wanting it, as after a crash between the end of
-            // a race and the end of its loser's questions.
-            let wanted = lock(&run.0.wanted);
-            let unwanted = seen.outstanding().filter(|key| !wanted.contains(key));
+            // What the work dropped; and what an earlier attempt asked and this one came by without wanting it, as after a
+            // crash before a dropped question was taken back. Work that stood still for a moment alone may come to it yet.
+            let (wanted, dropped) = (lock(&run.0.wanted), lock(&run.0.dropped));
+            let unwanted = seen
+                .outstanding()
+                .filter(|key| dropped.contains(key) || still.for_long && !wanted.contains(key));
             events.extend(unwanted.map(|key| Event::Withdraw { key }));
             // What came since was not seen, and wakes it at once.
             Event::Park { seen_seq: seen.seq, wake }

@@ -113,6 +113,8 @@ pub(crate) struct Shared {
     pub(crate) used_keys: Mutex<HashSet<StepKey>>,
     /// Questions that this attempt wants or wanted an answer to, under the keys that they are asked by now.
     pub(crate) wanted: Mutex<HashSet<InputKey>>,
+    /// Questions that this attempt asked and dropped, to be taken back.
+    pub(crate) dropped: Mutex<HashSet<InputKey>>,
     /// The questions of each `ask` that has not returned, by its number.
     pub(crate) asking: Mutex<BTreeMap<u64, Vec<InputKey>>>,
     /// Keys of steps that were dropped after their work was done: whether they are journaled is not known yet.
@@ -157,6 +159,7 @@ impl Run {
             ended: AtomicBool::new(false),
             used_keys: Mutex::default(),
             wanted: Mutex::default(),
+            dropped: Mutex::default(),
             asking: Mutex::default(),
             doubtful: Mutex::default(),
             caller: OnceLock::new(),

@@ -294,11 +294,8 @@ impl Drop for Asking {
             return;
         }
         lock(&self.run.0.asking).remove(&self.number);
-        {
-            // Where the write below does not come through, the one that parks the task takes them back.
-            let mut wanted = lock(&self.run.0.wanted);
-            wanted.retain(|key| !self.keys.contains(key));
-        }
+        // Where the write below does not come through, the one that parks the task takes them back.
+        lock(&self.run.0.dropped).extend(self.keys.iter().cloned());
         let (run, lease) = (self.run.clone(), self.lease.clone());
         let events: Vec<_> = self
             .keys

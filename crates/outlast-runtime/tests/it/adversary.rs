@@ -20,30 +20,38 @@ use serde_json::json;
 
 use crate::support::{Attempts, Outcomes, TestClock, World, ask, cancelled, key, question, step};
 
-/// A sound store that is slow to read journals, or that loses every hint.
-struct Quirky {
+/// A sound store that is slow, or that loses every hint.
+pub(crate) struct Quirky {
     inner: MemoryStore,
     reading: Duration,
+    writing: Duration,
     mute: Option<HintSender>,
     claims: AtomicU32,
 }
 
 impl Quirky {
+    pub(crate) fn over(inner: MemoryStore) -> Self {
+        let (reading, writing) = (Duration::ZERO, Duration::ZERO);
+        Self { inner, reading, writing, mute: None, claims: AtomicU32::new(0) }
+    }
+
     fn new() -> Self {
-        Self {
-            inner: MemoryStore::new(TestClock),
-            reading: Duration::ZERO,
-            mute: None,
-            claims: AtomicU32::new(0),
-        }
+        Self::over(MemoryStore::new(TestClock))
     }
 
-    fn slow(reading: Duration) -> Self {
-        Self { reading, ..Self::new() }
+    /// As long as this takes it to read a journal and to write.
+    pub(crate) fn slow(self, reading: Duration, writing: Duration) -> Self {
+        Self { reading, writing, ..self }
     }
 
-    fn mute() -> Self {
-        Self { mute: Some(HintSender::new(1)), ..Self::new() }
+    fn mute(self) -> Self {
+        Self { mute: Some(HintSender::new(1)), ..self }
+    }
+}
+
+async fn takes(time: Duration) {
+    if !time.is_zero() {
+        tokio::time::sleep(time).await;
     }
 }
 
@@ -54,7 +62,10 @@ impl Store for Quirky {
     }
 
     async fn apply(&self, id: TaskId, by: By, events: Vec<Event>) -> Result<Applied, StoreError> {
-        self.inner.apply(id, by, events).await
+        takes(self.writing / 2).await;
+        let applied = self.inner.apply(id, by, events).await;
+        takes(self.writing / 2).await;
+        applied
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
@@ -76,9 +87,7 @@ impl Store for Quirky {
     }
 
     async fn journal(&self, id: TaskId, after_seq: u64, max_bytes: u64) -> Result<JournalPage, StoreError> {
-        if !self.reading.is_zero() {
-            tokio::time::sleep(self.reading).await;
-        }
+        takes(self.reading).await;
         self.inner.journal(id, after_seq, max_bytes).await
     }
 
@@ -177,7 +186,7 @@ async fn an_answer_to_a_question_that_was_asked_again_counts_on_every_attempt() 
         Ok(json!([name, ask(&run, "more").await?]))
     };
     // It hears of the answer when the time of the question is over.
-    let deaf = Quirky { inner: memory, ..Quirky::mute() };
+    let deaf = Quirky::over(memory).mute();
     let worker = world.worker_on(Arc::new(deaf), tool);
     world.until_asked(id, "outlast:2:name").await;
     tokio::time::sleep((created + HOUR).since(world.config.clock.now()) - Duration::from_millis(1)).await;
@@ -318,7 +327,7 @@ async fn a_stop_begins_no_suspect() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_something_else_of_the_work_read_reaches_its_question_without_a_hint() {
-    let mut world = World::on(Arc::new(Quirky::mute()));
+    let mut world = World::on(Arc::new(Quirky::new().mute()));
     world.spec.recovery = Recovery::Fail;
     let worker = world.worker(|run: Run| async move {
         let other = async {
@@ -340,7 +349,7 @@ async fn an_answer_that_something_else_of_the_work_read_reaches_its_question_wit
 #[tokio::test(start_paused = true)]
 async fn work_does_not_park_while_it_reads_its_journal() {
     for park_after in [0, 1, 30] {
-        let mut world = World::on(Arc::new(Quirky::slow(Duration::from_millis(100))));
+        let mut world = World::on(Arc::new(Quirky::new().slow(Duration::from_millis(100), Duration::ZERO)));
         world.config.park_after = Duration::from_millis(park_after);
         let worker = world.worker(|run: Run| async move {
             let slept = run.sleep(key("long"), Wake::After(240 * HOUR));

@@ -9,4 +9,5 @@ mod parking;
 mod replay;
 mod steps;
 mod support;
+mod threads;
 mod waiting;
