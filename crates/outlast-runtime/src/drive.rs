@@ -70,12 +70,15 @@ impl Runtime {
         if let Created::Created { task, token } = &created {
             if token.is_none() {
                 self.0.slots.work_may_be_ready();
-            } else if let Some(run) = self
-                .bind(Run::inline(task.origin.unwrap_or(task.id), task.spec.asks), task, before, false)
-                .await
-            {
-                let (runtime, task) = (self.clone(), task.clone());
-                self.0.tracker.spawn(async move { runtime.drive(task, call, run).await });
+            } else {
+                let run = Run::inline(task.origin.unwrap_or(task.id), task.spec.asks);
+                let lease = run.bind(task, &self.0, before);
+                if self.load(&lease, &run) {
+                    let (runtime, task) = (self.clone(), task.clone());
+                    self.0.tracker.spawn(async move { runtime.drive(task, call, run).await });
+                } else {
+                    self.turn_away(&run, &lease, false).await;
+                }
             }
         }
         Ok(created)
@@ -112,10 +115,9 @@ impl Runtime {
         // Leased whether or not a slot is free: the work runs already.
         let refused = match self.create(new, true).await {
             Ok(Created::Created { task, token: Some(_) }) => {
-                if let Some(run) = self.bind(run, &task, before, true).await {
-                    if let Some(lease) = run.lease() {
-                        run.write_early(lease).await;
-                    }
+                let lease = run.bind(&task, &self.0, before);
+                if self.load(&lease, &run) {
+                    run.write_early(&lease).await;
                     let (runtime, begun) = (self.clone(), task.clone());
                     self.0.tracker.spawn(async move {
                         let ended = async {
@@ -126,6 +128,13 @@ impl Runtime {
                         };
                         runtime.supervise(&begun, &run, runtime.rounds(&run, ended)).await;
                     });
+                } else if let Some(ended) = ended {
+                    // The process stops, and nothing is left to do but to say how it ended.
+                    let events = self.rounds(&run, async { ended }).await;
+                    self.conclude(&run, &lease, events).await;
+                    run.gone().cancel();
+                } else {
+                    self.turn_away(&run, &lease, true).await;
                 }
                 return Inline::Task(Box::new(task));
             }
@@ -158,15 +167,10 @@ impl Runtime {
         refused
     }
 
-    /// Loads a task that was leased at its creation; gives it back when the runtime is on its way out.
-    async fn bind(&self, run: Run, task: &Task, leased_at: Duration, began: bool) -> Option<Run> {
-        let lease = run.bind(task, &self.0, leased_at);
-        if self.load(&lease, &run) {
-            return Some(run);
-        }
+    /// Gives a task back that was leased while the runtime was on its way out.
+    pub(crate) async fn turn_away(&self, run: &Run, lease: &Lease, began: bool) {
         run.gone().cancel();
-        self.release(&lease, began).await;
-        None
+        self.release(lease, began).await;
     }
 
     fn spawn_attempt(&self, call: Call, round: Option<Round>, run: Run) -> JoinHandle<Ended> {

@@ -179,7 +179,9 @@ impl Runtime {
 
     /// Gives a lease back; `began` says whether any of the tool's code ran under it.
     pub(crate) async fn release(&self, lease: &Lease, began: bool) {
-        let give_back = vec![Event::Release { began }];
+        // With what finished before the call was a task, where that is not written yet.
+        let mut give_back = std::mem::take(&mut *lock(&lease.early));
+        give_back.push(Event::Release { began });
         match self.0.store.apply(lease.id, By::Lease(lease.token), give_back).await {
             Ok(Applied::Applied(_) | Applied::Absorbed(_)) => {}
             Ok(other) => tracing::debug!(task = ?lease.id, ?other, "nothing was left to give back"),

@@ -47,7 +47,7 @@ pub(crate) struct Lease {
     pub(crate) seen: Mutex<Seen>,
     pub(crate) message: watch::Sender<Option<String>>,
     /// What finished before the call was a task, and is not journaled yet.
-    early: Mutex<Vec<Event>>,
+    pub(crate) early: Mutex<Vec<Event>>,
     /// Held shared by everything that writes for the work, so that whoever must see it can wait for all of it.
     pub(crate) writing: Arc<RwLock<()>>,
 }
@@ -208,7 +208,7 @@ impl Run {
             let early = std::mem::take(&mut *lock(&self.0.early));
             *lock(&lease.early) = early.events;
             if let Some(early) = early.message {
-                self.status(early);
+                self.relay_status(early);
             }
             self.0.bound.notify_waiters();
         }
@@ -346,9 +346,13 @@ impl Run {
 
     /// Sets the status message; writes are coalesced to at most four a second.
     pub fn status(&self, message: String) {
-        if self.is_revoked() {
-            return;
+        if !self.is_revoked() {
+            self.relay_status(message);
         }
+    }
+
+    /// Sets the status message to what the work said while it ran, for a runner who hears of that when it is over.
+    pub fn relay_status(&self, message: String) {
         match self.lease() {
             Some(lease) => {
                 let message = cut(message, lease.message_bytes);

@@ -114,8 +114,7 @@ impl Runtime {
         run.set_in_line(task.is_suspect());
         let lease = run.bind(&task, &self.0, leased_at);
         if !self.load(&lease, &run) {
-            run.gone().cancel();
-            return self.release(&lease, false).await;
+            return self.turn_away(&run, &lease, false).await;
         }
         let runtime = self.clone();
         self.0.tracker.spawn(async move {

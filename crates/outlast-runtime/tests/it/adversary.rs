@@ -15,8 +15,10 @@ use outlast_core::{
     HintSender, Hints, InputKey, Inspect, JournalPage, LeaseRequest, ListPage, MemoryStore, NewTask,
     Recovery, Renewal, Store, StoreError, Swept, Task, TaskId, ToolVersion, Wake, WorkerId,
 };
-use outlast_runtime::{Run, Runtime};
+use outlast_runtime::{Inline, Run, Runtime};
 use serde_json::json;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use crate::support::{Attempts, Outcomes, TestClock, World, ask, cancelled, key, question, step};
 
@@ -482,4 +484,81 @@ async fn a_sleep_for_ever_can_be_cancelled() {
     tokio::time::sleep(24 * HOUR).await;
     world.cancel(id).await;
     assert_eq!(world.until(id, Task::is_final).await.status(), outlast_core::Status::Cancelled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_call_said_before_it_was_a_task_is_the_message_of_the_task_that_it_became() {
+    let world = World::new();
+    let worker = world.worker(|run: Run| async move {
+        run.status("halfway".to_owned());
+        Ok(json!("well"))
+    });
+    let new = world.new_task();
+    let run = Run::inline(new.id, new.spec.asks);
+    let begun = worker.begin_inline(new.clone(), HOUR, true, run, CancellationToken::new()).await;
+    assert!(matches!(begun, Inline::Task(_)));
+    assert_eq!(world.result(new.id).await, "well");
+    assert_eq!(world.task(new.id).await.status_message.as_deref(), Some("halfway"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_over_before_it_is_a_task_keeps_its_end_in_a_process_that_stops() {
+    for recovery in [Recovery::Rerun, Recovery::Fail] {
+        let mut world = World::new();
+        world.spec.recovery = recovery;
+        let go = Arc::new(Notify::new());
+        let worker = world.worker({
+            let (log, go) = (world.log.clone(), go.clone());
+            move |run: Run| {
+                let (log, go) = (log.clone(), go.clone());
+                async move {
+                    step(&run, &log, "effect").await?;
+                    go.notified().await;
+                    Ok(json!("well"))
+                }
+            }
+        });
+        let new = world.new_task();
+        let run = Run::inline(new.id, new.spec.asks);
+        let begun = worker.begin_inline(new.clone(), HOUR, true, run, CancellationToken::new());
+        let stop = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let drain = worker.drain();
+            go.notify_one();
+            drain.await;
+        };
+        let (begun, ()) = tokio::join!(begun, stop);
+        assert!(matches!(begun, Inline::Task(_)));
+        assert_eq!(world.result(new.id).await, "well");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_steps_of_a_call_that_becomes_a_task_in_a_process_that_stops_are_kept() {
+    let world = World::new();
+    let tool = {
+        let log = world.log.clone();
+        move |run: Run| {
+            let log = log.clone();
+            async move {
+                step(&run, &log, "effect").await?;
+                tokio::time::sleep(HOUR).await;
+                Ok(json!("well"))
+            }
+        }
+    };
+    let worker = world.worker(tool.clone());
+    let new = world.new_task();
+    let run = Run::inline(new.id, new.spec.asks);
+    let patience = Duration::from_secs(2);
+    let begun = worker.begin_inline(new.clone(), patience, false, run, CancellationToken::new());
+    let stop = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        worker.drain().await;
+    };
+    let (begun, ()) = tokio::join!(begun, stop);
+    assert!(matches!(begun, Inline::Task(_)));
+    world.worker(tool);
+    assert_eq!(world.result(new.id).await, "well");
+    assert_eq!(world.log.said(), ["effect"]);
 }

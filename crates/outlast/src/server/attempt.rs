@@ -74,7 +74,7 @@ impl<H: ServerHandler> Runner for HandlerRunner<H> {
                     // A tool that knows nothing of tasks reports progress so.
                     if let ServerNotification::ProgressNotification(progress) = notification.notification {
                         let progress = progress.params;
-                        run.status(progress_text(
+                        run.relay_status(progress_text(
                             progress.progress,
                             progress.total,
                             progress.message.as_deref(),
