@@ -212,6 +212,10 @@ impl Run {
         }
         let lease = self.become_task().await;
         lease.warn_of_waiting();
+        // Before anything else can be over: a race that this loses at once takes back what an earlier attempt asked.
+        let known: Vec<_> = own.iter().map(|key| lock(&lease.seen).current_key(key)).collect();
+        asks(&known);
+        lock(&self.0.wanted).extend(known);
         self.refresh(&lease).await;
         let (questions, new, timed_out) = {
             let seen = lock(&lease.seen);

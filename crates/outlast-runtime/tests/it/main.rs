@@ -4,6 +4,7 @@
 
 mod adversary;
 mod alone;
+mod faults;
 mod leases;
 mod parking;
 mod replay;
