@@ -12,7 +12,7 @@ use outlast_core::{EntryKind, InputKey, Outcome, Payload, StepKey};
 use crate::{
     clock::Stopwatch,
     lock,
-    run::Run,
+    run::{Run, answer},
     wait::{other_kind, used_twice},
 };
 
@@ -62,10 +62,11 @@ impl Run {
         let mut first = std::pin::pin!(Branch::new(first));
         let mut second = std::pin::pin!(Branch::new(second));
         let raced = race(first.as_mut(), second.as_mut()).await;
-        let (winner, unwanted) = match &raced {
+        let (winner, mut unwanted) = match &raced {
             Raced::First(_) => (Winner::First, second.asked()),
             Raced::Second(_) => (Winner::Second, first.asked()),
         };
+        unwanted.retain(|key| answer(&lease, key).is_none());
         // Before the loser is dropped, and in one write with the end of its questions: a crash in between would let it race
         // again, or leave a question that nobody wants.
         self.journal_step(&key, Outcome::Value(name(winner)), began.elapsed(), 1, unwanted).await;

@@ -58,6 +58,8 @@ enum What {
     },
     TimerFired {
         of: Timer,
+        /// Whether it limited a question that had its answer by then.
+        needless: bool,
     },
     CancelRequested,
     Ended {
@@ -95,7 +97,14 @@ const LIMIT: &str = "outlast:limit:";
 
 /// What happened to `task`, whose whole journal this is, in order.
 pub(super) fn history(task: &Task, journal: &[Entry]) -> Vec<Happening> {
-    let mut teller = Teller { task, attempt: 0, begun: None, asked: HashMap::new(), told: Vec::new() };
+    let mut teller = Teller {
+        task,
+        attempt: 0,
+        begun: None,
+        asked: HashMap::new(),
+        answered: Vec::new(),
+        told: Vec::new(),
+    };
     // What a task took over from a failed one is older than the task.
     let is_older = |entry: &Entry| task.origin.is_some() && entry.at < task.created_at;
     let (older, own) = journal.split_at(journal.iter().take_while(|entry| is_older(entry)).count());
@@ -135,6 +144,8 @@ struct Teller<'a> {
     begun: Option<Timestamp>,
     /// When each question was asked.
     asked: HashMap<&'a StepKey, Timestamp>,
+    /// The questions that were answered.
+    answered: Vec<&'a str>,
     told: Vec<Happening>,
 }
 
@@ -173,13 +184,20 @@ impl<'a> Teller<'a> {
                 self.asked.extend(entry.key.as_ref().map(|key| (key, at)));
                 What::Asked { key: key(), request: body() }
             }
-            EntryKind::Answered => What::Answered { key: key(), waited, answer: body() },
+            EntryKind::Answered => {
+                self.answered.extend(entry.key.as_ref().map(StepKey::as_str));
+                What::Answered { key: key(), waited, answer: body() }
+            }
             EntryKind::Withdrawn => What::TakenBack { key: key(), waited },
             EntryKind::TimerSet => {
                 let due: Option<Timestamp> = entry.body.as_ref().and_then(|due| due.decode().ok());
                 What::TimerSet { of: Timer::of(key()), due, lasts: due.map(|due| due.since(at)) }
             }
-            EntryKind::TimerFired => What::TimerFired { of: Timer::of(key()) },
+            EntryKind::TimerFired => {
+                let of = Timer::of(key());
+                let needless = of.limits() && self.answered.iter().any(|key| is_own(key, of.key()));
+                What::TimerFired { of, needless }
+            }
             EntryKind::CancelRequested => What::CancelRequested,
             kind => match entry.finished() {
                 Some(step) => {
@@ -205,6 +223,12 @@ impl<'a> Teller<'a> {
         let by = self.over(at);
         self.tell(at, What::Ended { how, by });
     }
+}
+
+/// Whether a question was asked under `key` as the tool's own one, at first or again.
+fn is_own(key: &str, own: &str) -> bool {
+    let again = key.strip_prefix("outlast:").and_then(|rest| rest.split_once(':'));
+    key == own || again.is_some_and(|(_, of)| of == own)
 }
 
 /// The kind as it is written.
@@ -310,8 +334,13 @@ impl What {
                     Timer::OfQuestion(key) => format!("time to answer '{key}' set{lasts}{due}"),
                 }
             }
-            Self::TimerFired { of: Timer::Own(key) } => format!("timer '{key}' fired"),
-            Self::TimerFired { of: Timer::OfQuestion(key) } => format!("time to answer '{key}' over"),
+            Self::TimerFired { of: Timer::Own(key), .. } => format!("timer '{key}' fired"),
+            Self::TimerFired { of: Timer::OfQuestion(key), needless: false } => {
+                format!("time to answer '{key}' over")
+            }
+            Self::TimerFired { of: Timer::OfQuestion(key), needless: true } => {
+                format!("time to answer '{key}' counts no longer")
+            }
             Self::CancelRequested => "end asked for".to_owned(),
             Self::Ended { how, by } => {
                 let how = match how {
@@ -397,7 +426,7 @@ impl What {
             Self::TimerSet { of, due, .. } => {
                 json!({"kind": "timer_set", "key": of.key(), "dueAt": due.map(text::instant), "ofQuestion": of.limits()})
             }
-            Self::TimerFired { of } => {
+            Self::TimerFired { of, .. } => {
                 json!({"kind": "timer_fired", "key": of.key(), "ofQuestion": of.limits()})
             }
             Self::CancelRequested => json!({"kind": "cancel_requested"}),
@@ -617,5 +646,17 @@ mod tests {
         );
         let told = as_json(&history(&story.task, &story.journal), false);
         assert_eq!((&told[2]["key"], &told[2]["ofQuestion"]), (&json!("title"), &json!(true)));
+    }
+
+    #[test]
+    fn the_time_limit_of_a_question_that_was_answered_is_not_told_as_over() {
+        let key = StepKey::new("outlast:limit:title").unwrap();
+        let story = Story::leased("w")
+            .then(0, Event::SetTimer { key: key.clone(), wake: Wake::After(LEASE) })
+            .then(0, ask("title"))
+            .then(5_000, answer("title"))
+            .then(5_000, Event::FireTimer { key });
+        let lines = story.lines(false);
+        assert_eq!(lines.last().unwrap(), "+5.0 s  time to answer 'title' counts no longer");
     }
 }
