@@ -157,9 +157,12 @@ impl Task {
             }
             (Run::Leased(_), E::SetMessage(message)) => next.set_message(message.as_deref())?,
             (Run::Leased(_), E::ExtendTtl(from_now)) => return Ok(next.extend_ttl(*from_now)),
-            (Run::Leased(held), E::RunAlone) if held.alone => return Ok(Change::Nothing),
-            (Run::Leased(held), E::RunAlone) => {
-                next.live.run = Run::Leased(Lease { alone: true, ..held.clone() });
+            (Run::Leased(held), E::RunAlone | E::RunBeside) => {
+                let alone = matches!(event, E::RunAlone);
+                if held.alone == alone {
+                    return Ok(Change::Nothing);
+                }
+                next.live.run = Run::Leased(Lease { alone, ..held.clone() });
                 return Ok(next.quietly());
             }
             (Run::Leased(_), E::Complete(result)) => {
@@ -218,6 +221,7 @@ impl Task {
             | E::SetMessage(_)
             | E::ExtendTtl(_)
             | E::RunAlone
+            | E::RunBeside
             | E::Complete(_)
             | E::Fail(_)
             | E::ConfirmCancel

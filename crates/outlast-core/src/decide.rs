@@ -108,7 +108,10 @@ impl Task {
         }
         for event in before {
             // Not journaled, and nothing is lost with them.
-            if matches!(event, Event::SetMessage(_) | Event::ExtendTtl(_) | Event::RunAlone) {
+            if matches!(
+                event,
+                Event::SetMessage(_) | Event::ExtendTtl(_) | Event::RunAlone | Event::RunBeside
+            ) {
                 continue;
             }
             let known = event.key().map(|key| journal(&key)).transpose()?.flatten();

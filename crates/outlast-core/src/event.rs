@@ -84,6 +84,8 @@ pub enum Event {
     /// The worker runs nothing beside this until the work gets on, so that should it die before, it is known what killed
     /// it ([`Task::is_suspect`](crate::Task::is_suspect)).
     RunAlone,
+    /// The worker runs others beside this again, so that its end says nothing of what killed it.
+    RunBeside,
     /// The work ended with a result, tool errors included (S13).
     Complete(Payload),
     /// The work ended with a JSON-RPC error (S13).
@@ -140,6 +142,7 @@ impl Event {
             | Self::SetMessage(_)
             | Self::ExtendTtl(_)
             | Self::RunAlone
+            | Self::RunBeside
             | Self::Complete(_)
             | Self::Fail(_)
             | Self::ConfirmCancel
@@ -183,6 +186,7 @@ impl Event {
             Self::SetMessage(_) => "set message",
             Self::ExtendTtl(_) => "extend ttl",
             Self::RunAlone => "run alone",
+            Self::RunBeside => "run beside",
             Self::Complete(_) => "complete",
             Self::Fail(_) => "fail",
             Self::ConfirmCancel => "confirm cancel",

@@ -125,6 +125,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => (key(), outcome(), duration(), any::<u32>())
             .prop_map(|(key, outcome, took, tries)| Event::FinishStep { key, outcome, took, tries }),
         1 => Just(Event::RunAlone),
+        1 => Just(Event::RunBeside),
         2 => (key(), wake).prop_map(|(key, wake)| Event::SetTimer { key, wake }),
         1 => key().prop_map(|key| Event::FireTimer { key }),
         1 => option::of(any::<String>()).prop_map(Event::SetMessage),

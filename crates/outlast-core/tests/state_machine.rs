@@ -30,6 +30,7 @@ set message (same)   | -         | -      | -       | -         | .         | . 
 extend ttl           | -         | -      | -       | -         | leased    | leased?   | leased!   | -       | -       | -         | .         | .      | .
 extend ttl (shorter) | -         | -      | -       | -         | .         | .         | .         | -       | -       | -         | .         | .      | .
 run alone            | -         | -      | -       | -         | leased    | leased?   | leased!   | -       | -       | -         | .         | .      | .
+run beside           | -         | -      | -       | -         | .         | .         | .         | -       | -       | -         | .         | .      | .
 complete             | -         | -      | -       | -         | completed | completed | completed | -       | -       | -         | .         | .      | .
 fail                 | -         | -      | -       | -         | failed    | failed    | failed    | -       | -       | -         | .         | .      | .
 confirm cancel       | -         | -      | -       | -         | -         | -         | cancelled | -       | -       | -         | .         | .      | .
@@ -127,6 +128,7 @@ fn event(name: &str) -> Event {
         "extend ttl" => Event::ExtendTtl(MINUTE * 60),
         "extend ttl (shorter)" => Event::ExtendTtl(MINUTE),
         "run alone" => Event::RunAlone,
+        "run beside" => Event::RunBeside,
         "complete" => Event::Complete(Payload::null()),
         "fail" => Event::Fail(TaskError::internal("no")),
         "confirm cancel" => Event::ConfirmCancel,
@@ -210,7 +212,7 @@ fn the_table_has_every_event_and_every_state() {
     let (_, names) = source.split_once("pub fn name(").unwrap();
     let named: BTreeSet<_> =
         names.split("=> \"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
-    assert_eq!(named.len(), 21);
+    assert_eq!(named.len(), 22);
     let rows: BTreeSet<_> = cells().iter().map(|(_, event, _)| event.split(" (").next().unwrap()).collect();
     assert_eq!(rows, named);
     for (_, row, _) in cells() {

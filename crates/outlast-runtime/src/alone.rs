@@ -8,7 +8,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::{Run, Runtime, drive::deadline};
 
-/// For how many leases a worker goes on as usual when it could not be emptied for a suspect in one.
+/// For how many leases a worker goes on as usual when it could not be emptied for a suspect in one, and for how many a
+/// suspect runs alone at the most: one that hangs must not keep everything else from beginning.
 const PATIENCE: u32 = 10;
 
 impl Runtime {
@@ -22,7 +23,8 @@ impl Runtime {
         self.0.slots.changed();
     }
 
-    /// Runs a suspect alone until it ends, parks, or gets on: then it is none any more. Suspects take turns.
+    /// Runs a suspect alone until it ends, parks, gets on (then it is none any more), or has run for long enough. Suspects
+    /// take turns.
     pub(crate) async fn drive_alone(&self, task: Task, call: Call, run: Run) {
         let Some(lease) = run.lease().cloned() else { return };
         let alone = tokio::select! {
@@ -50,12 +52,22 @@ impl Runtime {
         }
         run.set_in_line(false);
         run.park_soon().cancel();
-        let progress = run.progress().clone();
+        let suspect = run.clone();
         let mut drive = std::pin::pin!(self.drive(task, call, run));
+        let beside = async {
+            tokio::select! {
+                biased;
+                () = suspect.progress().cancelled() => {}
+                () = sleep(self.0.config.lease * PATIENCE) => {
+                    // Before others begin, whose crash would be put down to it.
+                    suspect.write(&lease, vec![Event::RunBeside]).await;
+                }
+            }
+        };
         let over = tokio::select! {
             biased;
             () = &mut drive => true,
-            () = progress.cancelled() => false,
+            () = beside => false,
         };
         drop(alone);
         if !over {

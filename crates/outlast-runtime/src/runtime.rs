@@ -147,9 +147,10 @@ impl Runtime {
         lock(&self.0.polls).take(owner, id, self.0.config.clock.monotonic())
     }
 
-    /// Whether another process runs the work, and this one creates, reads, answers and cancels.
-    pub fn is_front(&self) -> bool {
-        self.0.store.is_front()
+    /// Whether nothing may begin here before its task is in the store: another process runs the work, or a suspect runs
+    /// alone in this one.
+    pub fn begins_nothing(&self) -> bool {
+        self.0.store.is_front() || self.is_holding()
     }
 
     /// How many tasks there are of each status, over all processes.

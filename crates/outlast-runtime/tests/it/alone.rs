@@ -111,3 +111,39 @@ async fn a_suspect_that_gets_on_or_waits_makes_room_for_the_others() {
     assert_eq!(said.iter().filter(|said| *said == "got on").count(), 2, "{said:?}");
     assert!(world.task(a).await.lost.is_empty() && world.task(b).await.lost.is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_suspect_that_hangs_keeps_nobody_from_beginning_for_ever() {
+    let world = World::new();
+    let tool = {
+        let log = world.log.clone();
+        move |run: Run| {
+            let log = log.clone();
+            async move {
+                let name = run.step_id("which");
+                log.say(&*name);
+                if log.said()[0] == name {
+                    std::future::pending::<()>().await;
+                }
+                Ok(json!("well"))
+            }
+        }
+    };
+    let mut worker = world.worker(tool.clone());
+    let hangs = world.begin(&worker).await;
+    world.until(hangs, |_| world.log.said().len() == 1).await;
+    for attempt in 2..=3 {
+        worker.abandon();
+        worker = world.worker(tool.clone());
+        while world.log.said().len() < attempt {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+    assert!(world.task(hangs).await.lease().unwrap().alone, "it is a suspect by now");
+    let other = world.begin(&worker).await;
+    let began = world.config.clock.now();
+    assert_eq!(world.result(other).await, "well");
+    let waited = world.config.clock.now().since(began);
+    assert!(waited >= Duration::from_secs(30) && waited <= 11 * world.config.lease, "{waited:?}");
+    assert!(!world.task(hangs).await.lease().unwrap().alone, "a crash is no longer put down to it");
+}

@@ -141,6 +141,10 @@ pub async fn a_lease_is_alone_once_it_is_told_and_until_it_ends(on: &dyn Harness
     on.advance(LEASE / 2).await;
     store.renew_one("one", task.id, token).await;
     assert!(store.task(task.id).await.lease().unwrap().alone);
+    let beside = store.worked(task.id, token, vec![Event::RunBeside]).await;
+    assert!(!beside.lease().unwrap().alone);
+    assert_eq!(store.work(task.id, token, vec![Event::RunBeside]).await, Applied::Absorbed(beside));
+    store.worked(task.id, token, vec![Event::RunAlone]).await;
 
     store.worked(task.id, token, vec![Event::Release { began: true }]).await;
     let claimed = store.claim_only("two").await;

@@ -79,9 +79,9 @@ impl<H: ServerHandler> TaskServer<H> {
             Start::After(patience) => patience,
             Start::AfterInput => INPUT_PATIENCE,
         };
-        // Also of a tool that asks first: what it asks then goes through the task (S16). On a front nothing may begin that
-        // another process would have to begin again.
-        if new.idempotency.is_some() || self.0.runtime.is_front() {
+        // Also of a tool that asks first: what it asks then goes through the task (S16). Nor may anything begin that
+        // another process would have to begin again, or that a suspect could take with it.
+        if new.idempotency.is_some() || self.0.runtime.begins_nothing() {
             return self.call_durably(new, patience, always_task, context.ct).await;
         }
         let run = Run::inline(new.id, new.spec.asks).with_caller(context.peer.clone());
