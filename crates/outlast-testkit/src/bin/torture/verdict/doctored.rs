@@ -190,6 +190,10 @@ const DOCTORED: &[Doctored] = &[
         still_asks(history, "until", &|what| matches!(what, What::TimedOut { .. }));
     }),
     ("a question of a race's loser that is still asked", "taken back with Won", |history| {
+        let won = history.side.iter().position(|line| matches!(line.what, What::Won { .. })).expect("a race");
+        let asked = What::Asking { key: "race-ask".to_owned() };
+        let asking = Line { at: history.side[won].at - 1, what: asked, ..history.side[won].clone() };
+        history.side.insert(won, asking);
         still_asks(history, "race-ask", &|what| matches!(what, What::Won { .. }));
     }),
     ("a race that was won by the other one later", "race first first, and then second", |history| {

@@ -114,7 +114,9 @@ impl Case<'_> {
         wrong
     }
 
-    /// Nobody is asked any more what timed out, or what the loser of a race asked.
+    /// Nobody is asked any more what timed out, or what the loser of a race asked. What the loser asked in an earlier
+    /// attempt is left out: where the winner of this one needs to wait for nothing, the loser's questions are not known
+    /// again, and are taken back when the work parks or ends.
     fn taken_back(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         let ops = self.ops();
@@ -124,10 +126,18 @@ impl Case<'_> {
                 What::TimedOut { key } => drop(gone.insert(key.clone())),
                 What::Won { key, first: is_first } => {
                     let Some((Op::Race { first, second, .. }, _)) = ops.get(key) else { continue };
+                    let in_this_attempt = |asked: &str| {
+                        let mut lines = self.lines.iter().filter(|(_, other)| {
+                            (other.process, other.attempt) == (line.process, line.attempt)
+                                && other.at < line.at
+                        });
+                        lines.any(|(_, line)| matches!(&line.what, What::Asking { key } if key == asked))
+                    };
                     let path = &key[..key.rfind('/').map_or(0, |end| end + 1)];
                     plan::walk(if *is_first { second } else { first }, path, true, &mut |op, path, _| {
                         if let Op::Ask { .. } | Op::AskUntil { .. } = op {
-                            gone.extend(super::keys(op).iter().map(|key| format!("{path}{key}")));
+                            let asked = super::keys(op).into_iter().map(|key| format!("{path}{key}"));
+                            gone.extend(asked.filter(|key| in_this_attempt(key)));
                         }
                     });
                 }
