@@ -124,7 +124,7 @@ async fn measure(subscribers: usize, changes: usize, seconds: usize) -> anyhow::
     println!("commit to receipt: median                {:>8.2} ms", at(0.5));
     println!("commit to receipt: 99 of 100             {:>8.2} ms", at(0.99));
     println!("commit to receipt: slowest               {:>8.2} ms", at(1.0));
-    println!("resident memory: before the changes      {:>8.1} MB", before);
+    println!("resident memory: before the changes      {before:>8.1} MB");
     println!("resident memory: halfway                 {halfway:>8.1} MB");
     println!("resident memory: after them              {after:>8.1} MB  {:.2}x of halfway", after / halfway);
 

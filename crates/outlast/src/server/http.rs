@@ -316,10 +316,14 @@ fn lacks_task_name(request: &Request<Body>) -> bool {
         && !request.headers().contains_key(MCP_NAME)
 }
 
-/// Whether it may be a listen request; older clients name no method in a header.
+/// Whether it may be a listen request: one that says so, or a message of a client that names no method in a header. The
+/// body of anything else is left alone.
 fn may_listen(request: &Request<Body>) -> bool {
+    let headers = request.headers();
+    let is_json = |value: &HeaderValue| value.as_bytes().starts_with(b"application/json");
     request.method() == Method::POST
-        && request.headers().get(MCP_METHOD).is_none_or(|method| method.as_bytes() == LISTEN.as_bytes())
+        && headers.get(header::CONTENT_TYPE).is_some_and(is_json)
+        && headers.get(MCP_METHOD).is_none_or(|method| method.as_bytes() == LISTEN.as_bytes())
 }
 
 /// Reads the body, of at most `max` bytes.
