@@ -1,8 +1,8 @@
 //! Kill torture: a server under mixed load is killed with SIGKILL at random moments, started again, and checked against
 //! a model of its own.
 //!
-//! `torture --rounds 20 [--seed N] [--dir D] [--keep]` does so many rounds and says what it counted; it fails when
-//! anything is wrong, and says what. `torture --self-check` shows that the verdict can fail: doctored histories, each of
+//! `torture --rounds 20 [--seed N] [--dir D]` does so many rounds and says what it counted; it fails when anything is
+//! wrong, and says what. The stores are in a folder of its own, which goes when all is well, or in one that is named. `torture --self-check` shows that the verdict can fail: doctored histories, each of
 //! which it must refuse. `torture serve` is the server.
 //!
 //! A store lives through several rounds. In each a server ([`process`]) is loaded by callers ([`load`]) with tasks that
@@ -33,7 +33,6 @@ struct Arguments {
     rounds: u32,
     seed: u64,
     directory: Option<PathBuf>,
-    keep: bool,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -49,7 +48,7 @@ fn main() -> anyhow::Result<ExitCode> {
 }
 
 fn arguments(given: Vec<String>) -> anyhow::Result<Arguments> {
-    let mut arguments = Arguments { rounds: 20, seed: clock::now(), directory: None, keep: false };
+    let mut arguments = Arguments { rounds: 20, seed: clock::now(), directory: None };
     let mut given = given.into_iter();
     while let Some(name) = given.next() {
         let mut value = || given.next().with_context(|| format!("{name} needs a value"));
@@ -57,9 +56,8 @@ fn arguments(given: Vec<String>) -> anyhow::Result<Arguments> {
             "--rounds" => arguments.rounds = value()?.parse().context("--rounds is a number")?,
             "--seed" => arguments.seed = value()?.parse().context("--seed is a number")?,
             "--dir" => arguments.directory = Some(value()?.into()),
-            "--keep" => arguments.keep = true,
             other => anyhow::bail!(
-                "unknown argument {other}; usage: torture [--rounds N] [--seed N] [--dir D] [--keep] | --self-check"
+                "unknown argument {other}; usage: torture [--rounds N] [--seed N] [--dir D] | --self-check"
             ),
         }
     }
@@ -87,7 +85,7 @@ fn torture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if !wrong.is_empty() {
         return Ok(ExitCode::FAILURE);
     }
-    if !arguments.keep {
+    if arguments.directory.is_none() {
         std::fs::remove_dir_all(directory)?;
     }
     Ok(ExitCode::SUCCESS)

@@ -236,11 +236,11 @@ impl Keys {
             // It must not wait for anybody: a call whose answer is lost has nobody who would answer it.
             Tool::Later => match seed.below(4) {
                 0 => self.sleep(seed),
-                1 if depth == 0 => self.join(seed, tool),
+                1 if depth == 0 => self.join(seed, tool, depth),
                 _ => self.step(seed),
             },
             Tool::Once => match seed.below(4) {
-                0 if depth == 0 => self.join(seed, tool),
+                0 if depth == 0 => self.join(seed, tool, depth),
                 _ => self.step(seed),
             },
             Tool::Rounds => match seed.below(4) {
@@ -260,7 +260,7 @@ impl Keys {
                     first: self.ops(seed, tool, depth + 1),
                     second: self.ops(seed, tool, depth + 1),
                 },
-                12 | 13 if depth < 2 => self.join_at(seed, tool, depth),
+                12 | 13 if depth < 2 => self.join(seed, tool, depth),
                 _ => self.step(seed),
             },
         }
@@ -274,11 +274,7 @@ impl Keys {
         Op::Sleep { key: self.key("sleep"), millis: seed.between(5, 400) }
     }
 
-    fn join(&mut self, seed: &mut Seed, tool: Tool) -> Op {
-        self.join_at(seed, tool, 0)
-    }
-
-    fn join_at(&mut self, seed: &mut Seed, tool: Tool, depth: u32) -> Op {
+    fn join(&mut self, seed: &mut Seed, tool: Tool, depth: u32) -> Op {
         let scope = self.key("row");
         let rows = (0..seed.between(2, 4)).map(|_| self.ops(seed, tool, depth + 1)).collect();
         Op::Join { scope, rows }

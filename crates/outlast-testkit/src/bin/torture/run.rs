@@ -99,16 +99,15 @@ impl Torture {
             if left == 0 {
                 break;
             }
-            let (wrong, idle_before) = (self.store(number, left).await, self.counts.idle_rounds);
+            let wrong = self.store(number, left).await;
+            let Counts { rounds: done, tasks, steps, images, .. } = &self.counts;
             println!(
-                "torture: store {number}, {} of {rounds} rounds: {}",
-                self.counts.rounds,
-                self.counts.tell()
+                "torture: store {number}, {done} of {rounds} rounds: tasks {tasks}, steps {steps}, images {images}"
             );
             if !wrong.is_empty() {
                 return wrong;
             }
-            if idle_before > 10 + rounds / 4 {
+            if self.counts.idle_rounds > 10 + rounds / 4 {
                 return vec!["there is hardly anything in flight when the server is killed".to_owned()];
             }
         }
