@@ -105,10 +105,14 @@ pub(crate) fn no_such_task() -> ErrorData {
 pub(crate) fn store_failed(error: &StoreError) -> ErrorData {
     use std::error::Error;
     tracing::error!(%error, source = error.source().map(tracing::field::display), "the task store failed");
-    let message = if error.is_retryable() {
-        "the task store did not answer; nothing that was acknowledged is lost; try again"
-    } else {
-        "the task store has failed; nothing that was acknowledged is lost"
+    let message = match error {
+        StoreError::Damaged(_) => {
+            "this task cannot be read; whoever runs the server has to look at its store"
+        }
+        _ if error.is_retryable() => {
+            "the task store did not answer; nothing that was acknowledged is lost; try again"
+        }
+        _ => "the task store has failed; nothing that was acknowledged is lost",
     };
     ErrorData::internal_error(message, None)
 }
@@ -122,6 +126,21 @@ pub(crate) fn slow_down(message: &'static str, retry_after: std::time::Duration)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_failure_of_the_store_says_what_to_do_and_nothing_of_its_reason() {
+        let reason = "SELECT from /data/tasks.db";
+        for (error, says) in [
+            (StoreError::unavailable(reason), "try again"),
+            (StoreError::unknown(reason), "try again"),
+            (StoreError::fatal(reason), "the task store has failed"),
+            (StoreError::damaged(reason), "this task cannot be read"),
+        ] {
+            let told = store_failed(&error);
+            assert_eq!(told.code, ErrorCode::INTERNAL_ERROR);
+            assert!(told.message.contains(says) && !told.message.contains("SELECT"), "{}", told.message);
+        }
+    }
 
     #[test]
     fn an_instant_is_written_in_utc_to_the_millisecond() {
