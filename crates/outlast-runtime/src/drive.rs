@@ -258,7 +258,7 @@ impl Runtime {
         run.unload().cancel();
         run.0.activity.unattended().await;
         // What was on its way to the store has arrived.
-        drop(lease.writing.write().await);
+        lease.writing.settled().await;
         // Work that went on in the last moment may have taken what it waited for, so that nothing is left to wake it.
         let went_on = run.0.activity.moves() != still.moves || run.has_unheard_answers(lease);
         let wake = went_on.then_some(Duration::ZERO);

@@ -13,6 +13,7 @@ mod clock;
 mod config;
 mod drive;
 mod housekeeping;
+mod in_flight;
 mod poll_limit;
 mod race;
 mod run;

@@ -38,7 +38,7 @@ impl Run {
         let Some(mut used) = self.use_key(&key) else { match self.misuse(used_twice(&key)).await {} };
         let lease = self.become_task().await;
         if lock(&self.0.doubtful).remove(&key) {
-            drop(lease.writing.write().await);
+            lease.writing.settled().await;
         }
         let (kind, winner) = {
             let seen = lock(&lease.seen);

@@ -21,12 +21,12 @@ use outlast_core::{
     TaskError, TaskId, Timestamp, Token,
 };
 use tokio::{
-    sync::{Notify, RwLock, watch},
+    sync::{Notify, watch},
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{activity::Activity, backoff::Backoff, lock, runtime::Inner, seen::Seen};
+use crate::{activity::Activity, backoff::Backoff, in_flight::InFlight, lock, runtime::Inner, seen::Seen};
 
 /// A loaded task and the lease that this process holds on it.
 pub(crate) struct Lease {
@@ -48,8 +48,8 @@ pub(crate) struct Lease {
     pub(crate) message: watch::Sender<Option<String>>,
     /// What finished before the call was a task, and is not journaled yet.
     pub(crate) early: Mutex<Vec<Event>>,
-    /// Held shared by everything that writes for the work, so that whoever must see it can wait for all of it.
-    pub(crate) writing: Arc<RwLock<()>>,
+    /// What the work has on its way, so that whoever must see it can wait for all of it.
+    pub(crate) writing: Arc<InFlight>,
 }
 
 impl Lease {
@@ -487,7 +487,7 @@ impl Run {
         }
         // From before the lock until the work hears of it: it does not only wait meanwhile.
         let _busy = self.0.activity.busy();
-        let writing = lease.writing.clone().read_owned().await;
+        let writing = lease.writing.begin();
         let (run, held) = (self.clone(), lease.clone());
         // It goes on when the work drops this, and the runtime knows that it does.
         let written = tokio::spawn(async move {

@@ -180,7 +180,7 @@ impl Run {
     async fn standing(&self, key: &StepKey) -> Standing {
         let Some(lease) = self.lease() else { return Standing::New };
         if lock(&self.0.doubtful).remove(key) {
-            drop(lease.writing.write().await);
+            lease.writing.settled().await;
         }
         let mut seen = lock(&lease.seen);
         match seen.kind(key) {
@@ -210,8 +210,12 @@ impl Run {
         let Err((event, lease)) = self.keep_early(event) else { return };
         let doubt = Doubt { run: self, key, sure: false };
         let _busy = self.0.activity.busy();
+        if !unwanted.is_empty() {
+            // What they are asked by may be on its way still: taken back before, they would stay.
+            lease.writing.settled().await;
+        }
         let (run, step) = (self.clone(), key.clone());
-        let writing = lease.writing.clone().read_owned().await;
+        let writing = lease.writing.begin();
         let written = tokio::spawn(async move {
             let _writing = writing;
             let unwanted = unwanted.into_iter().map(|key| Event::Withdraw { key });

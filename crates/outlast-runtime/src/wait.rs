@@ -310,7 +310,7 @@ impl Drop for Asking {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 // The questions may be on their way still.
-                drop(lease.writing.write().await);
+                lease.writing.settled().await;
                 let unload = run.unload().clone();
                 tokio::select! {
                     biased;

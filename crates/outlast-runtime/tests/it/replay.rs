@@ -200,3 +200,34 @@ async fn a_question_that_a_later_attempt_does_not_want_is_taken_back_when_it_par
     world.answer(id, "new", "bea").await;
     assert_eq!(world.result(id).await, json!("bea"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_question_on_its_way_when_its_race_is_lost_is_not_left_behind_by_a_crash() {
+    // Each call of the store is the slow one in turn: one of them brings the question.
+    let mut asked = 0;
+    for nth in 1..12 {
+        let memory = std::sync::Arc::new(outlast_core::MemoryStore::new(crate::support::TestClock));
+        let world = World::on(memory.clone());
+        let slow = outlast_testkit::FaultStore::failing(memory, nth, outlast_testkit::Fault::Delayed(50));
+        let worker = world.worker_on(std::sync::Arc::new(slow), |run: Run| async move {
+            let soon = async {
+                for _ in 0..5 {
+                    tokio::task::yield_now().await;
+                }
+            };
+            run.race(key("race"), ask(&run, "loser"), soon).await;
+            std::future::pending().await
+        });
+        let id = world.begin(&worker).await;
+        // A crash as soon as the race is over.
+        while outcome(&world.journal(id).await, "race").is_none() {
+            tokio::task::yield_now().await;
+        }
+        worker.abandon();
+        world.settle().await;
+        let kinds: Vec<_> = world.journal(id).await.iter().map(|entry| entry.kind).collect();
+        asked += usize::from(kinds.contains(&EntryKind::Asked));
+        assert!(world.task(id).await.live().unwrap().questions.is_empty(), "call {nth}: {kinds:?}");
+    }
+    assert!(asked > 5, "it was asked nearly every time: {asked}");
+}
