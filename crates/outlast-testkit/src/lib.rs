@@ -4,6 +4,7 @@
 //!   [`Harness`]. A backend is done when all pass; there is no way to skip one.
 //! - [`FaultStore`] makes any store fail at a chosen call, and [`walk_faults`] tries every call of a scenario.
 //! - [`crash`] is a process that is killed in mid-write, and the check of what it left behind.
+//! - [`sim`] runs the real runtime in simulated time, with everything going wrong that can, and repeats itself by seed.
 //! - [`story`] has the words that the tests are written in.
 //!
 //! ```
@@ -22,6 +23,8 @@
 pub mod crash;
 mod fault;
 mod harness;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod story;
 #[doc(hidden)]
 pub mod suite;
