@@ -2,8 +2,9 @@
 //! a model of its own.
 //!
 //! `torture --rounds 20 [--seed N] [--dir D]` does so many rounds and says what it counted; it fails when anything is
-//! wrong, and says what. The stores are in a folder of its own, which goes when all is well, or in one that is named. `torture --self-check` shows that the verdict can fail: doctored histories, each of
-//! which it must refuse. `torture serve` is the server.
+//! wrong, and says what. Its stores are in a folder of its own, which goes when all is well, or in one that is named.
+//! `torture --self-check` shows that the verdict can fail: doctored histories, each of which it must refuse.
+//! `torture serve` is the server.
 //!
 //! A store lives through several rounds. In each a server ([`process`]) is loaded by callers ([`load`]) with tasks that
 //! run programs ([`plan`], [`tools`]): steps with effects outside ([`side`]), questions, timers, races, cancels. At a
