@@ -11,10 +11,7 @@ use std::{
 
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
-use tokio::{
-    task::JoinSet,
-    time::{sleep, timeout},
-};
+use tokio::{task::JoinSet, time::sleep};
 
 use crate::{
     caller::{Caller, Gone},
@@ -94,7 +91,7 @@ impl Load {
             }
         };
         // What is not over by then is found by the verdict.
-        let _ = timeout(ALL_OVER, all).await;
+        let _ = within(ALL_OVER, all).await;
         followed.shutdown().await;
         // Once more, now that everything is over.
         callers.look_at_all().await;
@@ -281,8 +278,8 @@ impl Callers {
         &self,
         request: impl Future<Output = Result<Answered<T>, Gone>>,
     ) -> Result<Answered<T>, Gone> {
-        let late = |_| Ok(Answered::Error(format!("there was no answer for {PATIENCE:?}")));
-        timeout(PATIENCE, request).await.unwrap_or_else(late)
+        let late = || Ok(Answered::Error(format!("there was no answer for {PATIENCE:?}")));
+        within(PATIENCE, request).await.unwrap_or_else(late)
     }
 
     fn acknowledged(
@@ -307,6 +304,21 @@ impl Callers {
 
     fn note(&self, marker: &str, event: Event) {
         lock(&self.ledger).note(marker, clock::now(), event);
+    }
+}
+
+/// Waits for `work` for so long at the most; time in which the whole machine stood still does not count.
+async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    const TICK: Duration = Duration::from_millis(50);
+    let ticks = async {
+        for _ in 0..limit.as_millis() / TICK.as_millis() {
+            sleep(TICK).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = ticks => None,
     }
 }
 
