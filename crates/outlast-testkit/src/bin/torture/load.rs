@@ -24,10 +24,10 @@ use crate::{
 
 /// How long a caller waits before it looks at a task again.
 const PACE: Duration = Duration::from_millis(15);
-/// Far more than an answer takes, also on a machine that stands still for half a minute: a server that hangs, hangs for ever.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// Far more than an answer takes.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Far more than it takes until every task is over once no more kills come.
-const ALL_OVER: Duration = Duration::from_secs(600);
+const ALL_OVER: Duration = Duration::from_secs(180);
 /// How many looks are under way at once after a start.
 const AT_ONCE: usize = 16;
 
