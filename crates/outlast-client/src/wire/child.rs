@@ -1,0 +1,191 @@
+//! A server that is a child process, spoken to over its standard input and output.
+
+use std::{
+    collections::VecDeque,
+    ffi::OsString,
+    io,
+    process::{ExitStatus, Stdio},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use rmcp::{
+    RoleClient,
+    model::{ClientJsonRpcMessage, ServerJsonRpcMessage},
+    transport::Transport,
+};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, BufReader},
+    process::{Child, Command},
+    task::JoinHandle,
+    time::timeout,
+};
+
+use super::{lines::Lines, observed::Observed};
+
+/// How long a process that was asked to end may take, each time that it is asked.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long the last words of a process that has ended may take.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How much of its standard error is kept, in bytes.
+const KEPT: usize = 2 << 10;
+
+/// What is started.
+#[derive(Clone)]
+pub(crate) struct Program {
+    pub(crate) program: OsString,
+    pub(crate) args: Vec<OsString>,
+    pub(crate) env: Vec<(OsString, OsString)>,
+}
+
+/// The transport. The process ends with it.
+pub(crate) struct Process {
+    lines: Lines,
+    child: Child,
+    ended: Option<ExitStatus>,
+    stderr: Option<JoinHandle<()>>,
+    last_words: Arc<Mutex<VecDeque<u8>>>,
+    observed: Arc<Observed>,
+}
+
+impl Process {
+    /// # Errors
+    /// When there is no such program, or it cannot be started.
+    pub(crate) fn start(program: &Program, observed: Arc<Observed>) -> io::Result<Process> {
+        let mut child = Command::new(&program.program)
+            .args(&program.args)
+            .envs(program.env.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let (Some(stdin), Some(stdout), Some(stderr)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            return Err(io::Error::other("a stream of the process is missing"));
+        };
+        let last_words = Arc::<Mutex<VecDeque<u8>>>::default();
+        Ok(Process {
+            lines: Lines::new(Box::new(stdout), Box::new(stdin), observed.clone()),
+            child,
+            ended: None,
+            stderr: Some(tokio::spawn(listen(stderr, last_words.clone()))),
+            last_words,
+            observed,
+        })
+    }
+
+    async fn next(&mut self) -> Option<ServerJsonRpcMessage> {
+        if self.ended.is_none() {
+            tokio::select! {
+                biased;
+                message = self.lines.receive() => match message {
+                    Some(message) => return Some(message),
+                    // It has closed its output, which most do by ending.
+                    None => self.ended = timeout(LAST_WORDS, self.child.wait()).await.ok().and_then(Result::ok),
+                },
+                status = self.child.wait() => self.ended = status.ok(),
+            }
+        }
+        // What it has said to the end still counts. A grandchild may hold its output open for ever.
+        if let Ok(Some(message)) = timeout(LAST_WORDS, self.lines.receive()).await {
+            return Some(message);
+        }
+        self.tell().await;
+        None
+    }
+
+    /// Says how it ended.
+    async fn tell(&mut self) {
+        if let Some(stderr) = &mut self.stderr {
+            let _ = timeout(LAST_WORDS, stderr).await;
+            self.stderr = None;
+        }
+        let how = match self.ended {
+            Some(status) => format!("the server process ended ({status})"),
+            None => "the server process closed its output".to_owned(),
+        };
+        let words = self.last_words.lock().unwrap_or_else(PoisonError::into_inner);
+        let words: Vec<u8> = words.iter().copied().collect();
+        let words = String::from_utf8_lossy(&words);
+        self.observed.ended(match words.trim() {
+            "" => how,
+            words => format!("{how}; the last that it wrote to its standard error:\n{words}"),
+        });
+    }
+
+    /// Asks the process to end, more plainly each time: its input is closed, it is told to terminate, it is killed.
+    async fn stop(&mut self) -> io::Result<()> {
+        self.lines.close_writer().await;
+        if self.has_ended().await {
+            return Ok(());
+        }
+        #[cfg(unix)]
+        if let Some(id) = self.child.id()
+            && let Some(id) = i32::try_from(id).ok().and_then(rustix::process::Pid::from_raw)
+        {
+            // It may have ended this moment; whether it has is asked next.
+            let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
+            if self.has_ended().await {
+                return Ok(());
+            }
+        }
+        tracing::warn!("the server process did not end when it was asked to; it is killed");
+        self.child.kill().await
+    }
+
+    async fn has_ended(&mut self) -> bool {
+        let (lines, child) = (&mut self.lines, &mut self.child);
+        // It may have something to say yet, and would wait for ever to say it.
+        let ended = async {
+            tokio::select! {
+                status = child.wait() => status,
+                never = async { lines.drain().await; std::future::pending().await } => never,
+            }
+        };
+        matches!(timeout(PATIENCE, ended).await, Ok(Ok(_)))
+    }
+}
+
+impl Transport<RoleClient> for Process {
+    type Error = io::Error;
+
+    fn send(
+        &mut self,
+        message: ClientJsonRpcMessage,
+    ) -> impl Future<Output = io::Result<()>> + Send + 'static {
+        self.lines.send(message)
+    }
+
+    fn receive(&mut self) -> impl Future<Output = Option<ServerJsonRpcMessage>> + Send {
+        self.next()
+    }
+
+    fn close(&mut self) -> impl Future<Output = io::Result<()>> + Send {
+        self.stop()
+    }
+}
+
+/// Passes standard error on to the log, and keeps the end of it.
+async fn listen(stderr: impl AsyncRead + Unpin, kept: Arc<Mutex<VecDeque<u8>>>) {
+    let mut stderr = BufReader::new(stderr);
+    loop {
+        let read = match stderr.fill_buf().await {
+            Ok(read) if !read.is_empty() => read,
+            _ => return,
+        };
+        for line in String::from_utf8_lossy(read).lines() {
+            tracing::debug!(line, "from the server process");
+        }
+        let taken = read.len();
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend(read);
+        let surplus = kept.len().saturating_sub(KEPT);
+        kept.drain(..surplus);
+        drop(kept);
+        stderr.consume(taken);
+    }
+}

@@ -1,0 +1,1 @@
+//! Connections over real sockets and real processes.
