@@ -6,13 +6,12 @@
 #   scripts/conformance.sh --server-url URL     test a server that runs already (on localhost)
 #   scripts/conformance.sh --prepare            only install what the test needs
 #
-# Needs npm, and Node 22 or newer; an older Node is enough where npm has a Node 22 to install.
+# Needs npm, and Node 22.19 or newer; an older Node is enough where npm has one to install.
 # Tools are kept in target/conformance-tools.
 set -euo pipefail
 
 suite=@modelcontextprotocol/conformance
 suite_version=0.2.0-alpha.12
-node_version=22.23.3
 # The most that one scenario may take; the longest takes a few seconds.
 scenario_seconds=120
 
@@ -48,41 +47,9 @@ trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# Installs PACKAGE@VERSION into a folder of its own, once. No install scripts: nothing here needs them.
-install() {
-  local folder=$1 package=$2 version=$3
-  if [ ! -f "$folder/node_modules/$package/package.json" ] ||
-     ! grep -q "\"version\": *\"$version\"" "$folder/node_modules/$package/package.json"; then
-    command -v npm >/dev/null || die "npm is needed to install $package@$version"
-    echo "installing $package@$version" >&2
-    rm -rf "$folder"
-    mkdir -p "$folder"
-    echo '{"private":true}' >"$folder/package.json"
-    npm install --prefix "$folder" --ignore-scripts --no-audit --no-fund --no-package-lock --loglevel error \
-      "$package@$version" >&2 || die "could not install $package@$version"
-  fi
-}
-
-# The suite refuses to work before Node 22.
-find_node() {
-  local major
-  if command -v node >/dev/null; then
-    major=$(node -p 'process.versions.node.split(".")[0]')
-    if [ "$major" -ge 22 ]; then command -v node; return; fi
-  fi
-  local platform
-  case "$(uname -s)-$(uname -m)" in
-    Linux-x86_64) platform=linux-x64 ;;
-    Linux-aarch64|Linux-arm64) platform=linux-arm64 ;;
-    Darwin-x86_64) platform=darwin-x64 ;;
-    *) die "needs Node 22 or newer on the PATH" ;;
-  esac
-  install "$tools/node" "node-$platform" "$node_version"
-  echo "$tools/node/node_modules/node-$platform/bin/node"
-}
-
-node=$(find_node)
-install "$tools/suite" "$suite" "$suite_version"
+. "$here/node.sh"
+node=$(find_node "$tools/node")
+npm_install "$tools/suite" "$suite@$suite_version"
 [ -z "$prepare_only" ] || exit 0
 conformance=("$node" "$tools/suite/node_modules/$suite/dist/index.js")
 
