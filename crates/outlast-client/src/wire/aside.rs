@@ -4,10 +4,10 @@
 //! task fields of the 2025-11-25 generation, `resultType`, kinds of questions that came later, the difference between
 //! `60000` and `60000.0`. A result that none of the types fits arrives whole.
 
-use rmcp::model::{CustomNotification, CustomResult, NotificationMetaObject, ServerResult};
-use serde_json::{Map, Value, json};
+use rmcp::model::{CustomNotification, CustomResult, ServerResult};
+use serde_json::{Value, json};
 
-/// The only field of a result that was put aside.
+/// The only field of a result, or of the parameters of a notification, that was put aside.
 const RAW: &str = "outlast/raw";
 
 /// What the method of a notification that was put aside begins with.
@@ -37,6 +37,9 @@ pub(crate) fn raw_result(result: ServerResult) -> Value {
 
 /// Puts a JSON-RPC notification aside, if the SDK would lose some of it: the state of a task, and the acknowledgement of
 /// a subscription to tasks.
+///
+/// Its `_meta` goes with its parameters. The SDK would move it to the context of the handler, where it is not found: of
+/// a notification the SDK empties the extensions before it looks there for the metadata.
 pub(crate) fn put_notification_aside(notification: &mut Value) {
     let loses = match notification.get("method").and_then(Value::as_str) {
         Some("notifications/tasks" | "notifications/tasks/status") => true,
@@ -45,6 +48,8 @@ pub(crate) fn put_notification_aside(notification: &mut Value) {
     };
     if loses && let Some(Value::String(method)) = notification.get_mut("method") {
         method.insert_str(0, PREFIX);
+        let params = notification.get("params").cloned().unwrap_or_default();
+        notification["params"] = json!({ RAW: params });
     }
 }
 
@@ -53,34 +58,20 @@ pub(crate) fn put_notification_aside(notification: &mut Value) {
 pub(crate) struct RawNotification {
     /// The method.
     pub(crate) method: String,
-    /// The parameters, `_meta` among them.
-    pub(crate) params: Map<String, Value>,
+    /// The parameters, `_meta` among them; `null` when there are none.
+    pub(crate) params: Value,
 }
 
-/// The notification as the server sent it, if it was put aside. `meta` is that of its context, where the SDK has moved
-/// its `_meta`.
-pub(crate) fn raw_notification(
-    notification: &CustomNotification,
-    meta: &NotificationMetaObject,
-) -> Option<RawNotification> {
+/// The notification as the server sent it, if it was put aside.
+pub(crate) fn raw_notification(notification: &CustomNotification) -> Option<RawNotification> {
     let method = notification.method.strip_prefix(PREFIX)?.to_owned();
-    let mut params = match &notification.params {
-        Some(Value::Object(params)) => params.clone(),
-        _ => Map::new(),
-    };
-    // The SDK moves it a first time when it decodes the message, and a second time when it calls the handler.
-    let meta = notification.extensions.get::<NotificationMetaObject>().unwrap_or(meta);
-    if let Ok(Value::Object(meta)) = serde_json::to_value(meta)
-        && !meta.is_empty()
-    {
-        params.insert("_meta".to_owned(), Value::Object(meta));
-    }
-    Some(RawNotification { method, params })
+    let params = notification.params.as_ref().and_then(|params| params.get(RAW));
+    Some(RawNotification { method, params: params.cloned().unwrap_or_default() })
 }
 
 #[cfg(test)]
 mod tests {
-    use rmcp::model::{RequestId, ServerJsonRpcMessage, ServerNotification};
+    use rmcp::model::{ServerJsonRpcMessage, ServerNotification};
 
     use super::*;
 
@@ -152,18 +143,22 @@ mod tests {
             let ServerJsonRpcMessage::Notification(received) = through_the_sdk(message) else {
                 panic!("no notification")
             };
-            let ServerNotification::CustomNotification(mut custom) = received.notification else {
+            let ServerNotification::CustomNotification(custom) = received.notification else {
                 panic!("the SDK knows it: {:?}", received.notification)
             };
-            let decoded = raw_notification(&custom, &NotificationMetaObject::default()).unwrap();
-            assert_eq!((decoded.method.as_str(), Value::Object(decoded.params)), (method, params.clone()));
-
-            // As its handler sees it: the SDK has taken the metadata out.
-            let meta = custom.extensions.remove::<NotificationMetaObject>().unwrap();
-            assert_eq!(meta.subscription_id(), Some(RequestId::Number(42)));
-            let handled = raw_notification(&custom, &meta).unwrap();
-            assert_eq!((handled.method.as_str(), Value::Object(handled.params)), (method, params));
+            assert_eq!(
+                raw_notification(&custom),
+                Some(RawNotification { method: method.to_owned(), params })
+            );
         }
+    }
+
+    #[test]
+    fn a_notification_without_parameters_has_none() {
+        let mut message = json!({"jsonrpc": "2.0", "method": "notifications/tasks"});
+        put_notification_aside(&mut message);
+        let custom: CustomNotification = serde_json::from_value(message).unwrap();
+        assert_eq!(raw_notification(&custom).unwrap().params, Value::Null);
     }
 
     #[test]
@@ -180,6 +175,6 @@ mod tests {
             assert_eq!(message, sent);
         }
         let foreign = CustomNotification::new("notifications/other", None);
-        assert_eq!(raw_notification(&foreign, &NotificationMetaObject::default()), None);
+        assert_eq!(raw_notification(&foreign), None);
     }
 }

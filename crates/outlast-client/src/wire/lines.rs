@@ -158,7 +158,7 @@ impl Transport<RoleClient> for Lines {
             drop(write);
             // It will be written, whether or not anybody waits for that.
             under_way.keep();
-            result.await.map_err(|_| closed())?
+            result.await.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?
         }
     }
 

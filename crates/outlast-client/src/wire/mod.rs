@@ -89,9 +89,7 @@ impl WireError {
             WireError::Http(StreamableHttpError::HttpStatus(error)) => {
                 Refused::Status(error.status, error.retry_after.clone())
             }
-            WireError::Http(
-                StreamableHttpError::ReservedHeaderConflict(_) | StreamableHttpError::TransportChannelClosed,
-            ) => Refused::NotSent,
+            WireError::Http(StreamableHttpError::ReservedHeaderConflict(_)) => Refused::NotSent,
             WireError::Http(StreamableHttpError::Client(error))
                 if error.is_connect() || error.is_builder() =>
             {

@@ -21,9 +21,10 @@ impl Observed {
         self.introduced("capabilities")
     }
 
-    /// The `serverInfo` of the server as it sent it.
+    /// The `serverInfo` of the server as it sent it, wherever its generation puts it.
     pub(crate) fn server_info(&self) -> Option<Value> {
-        self.introduced("serverInfo")
+        let moved = || self.introduced("_meta")?.get("io.modelcontextprotocol/serverInfo").cloned();
+        self.introduced("serverInfo").or_else(moved)
     }
 
     /// The `Mcp-Session-Id` of the connection, if the server gave one.
