@@ -73,11 +73,10 @@ impl Feed {
         max: usize,
     ) -> Option<Subscription> {
         let mut followers = lock(&self.followers);
-        let of_owner = followers.by_owner.entry(owner.clone()).or_default();
-        if *of_owner >= max {
+        if followers.by_owner.get(&owner).copied().unwrap_or_default() >= max {
             return None;
         }
-        *of_owner += 1;
+        *followers.by_owner.entry(owner.clone()).or_default() += 1;
         let follower = Arc::new(Follower::default());
         for id in &ids {
             followers.by_task.entry(*id).or_default().push(follower.clone());
@@ -208,6 +207,7 @@ mod tests {
         assert_eq!(feed.count(), 1);
         assert!(feed.subscribe(ann(), [id(2)].into(), 2).is_some());
         drop(second);
+        assert!(feed.subscribe(ann(), [id(1)].into(), 0).is_none(), "and nothing is kept of who was refused");
         assert!(lock(&feed.followers).by_task.is_empty() && lock(&feed.followers).by_owner.is_empty());
     }
 }

@@ -5,18 +5,18 @@ use std::{
     time::Duration,
 };
 
-use outlast_core::{Owner, TaskId};
+use outlast_core::{Owner, StoreError, TaskId};
 use rmcp::{
     ErrorData, Peer, RoleServer, ServerHandler,
     model::{
-        CustomNotification, CustomRequest, CustomResult, NotificationMetaObject, RequestId,
+        CustomNotification, CustomRequest, CustomResult, ErrorCode, NotificationMetaObject, RequestId,
         ServerNotification, SubscriptionFilter, SubscriptionsListenResult, TaskStatusNotification,
         TaskStatusNotificationParams,
     },
     service::RequestContext,
 };
 use serde_json::{Value, json};
-use tokio::time::interval;
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::{aside::FILTER, feed::Subscription, inner::Inner};
 use crate::server::{TaskServer, gate, http::RetryAfter, wire};
@@ -35,6 +35,12 @@ impl<H: ServerHandler> TaskServer<H> {
         let filter = request.params.as_ref().and_then(|params| params.get(FILTER));
         if filter.is_some() {
             gate::declared(&context.meta).ok_or_else(gate::undeclared)?;
+        }
+        // In a session of an older protocol the SDK has no stream of the request's own: what it sends goes elsewhere, and it
+        // does not see that the client has gone.
+        if context.protocol_version().is_none_or(|version| version.has_initialize()) {
+            let message = "subscriptions/listen is of protocol 2026-07-28; in a session of an older one, poll tasks/get";
+            return Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, message, None));
         }
         let (asked, rest) = read_filter(filter)?;
         let config = self.0.runtime.config();
@@ -84,7 +90,15 @@ impl<H: ServerHandler> TaskServer<H> {
     async fn readable_ids(&self, ids: &[String], owner: &Owner) -> Result<BTreeSet<TaskId>, ErrorData> {
         let mut readable = BTreeSet::new();
         for id in ids.iter().filter_map(|id| id.parse().ok()) {
-            let task = self.0.runtime.get(id).await.map_err(|error| wire::store_failed(&error))?;
+            let task = match self.0.runtime.get(id).await {
+                Ok(task) => task,
+                // Whose it was cannot be read either. The other ones can be followed.
+                Err(error @ StoreError::Damaged(_)) => {
+                    tracing::error!(%error, "a task that was to be followed cannot be read");
+                    None
+                }
+                Err(error) => return Err(wire::store_failed(&error)),
+            };
             if task.is_some_and(|task| task.owner == *owner) {
                 readable.insert(id);
             }
@@ -101,6 +115,8 @@ impl<H: ServerHandler> TaskServer<H> {
     ) -> Result<(), ErrorData> {
         let mut sent: BTreeMap<TaskId, u64> = BTreeMap::new();
         let mut look_again = interval(LOOK_AGAIN);
+        // A reader that was slow for an hour is looked after once, not for each time that was missed.
+        look_again.set_missed_tick_behavior(MissedTickBehavior::Delay);
         look_again.reset();
         loop {
             for id in subscription.take_dirty() {
@@ -138,7 +154,6 @@ impl<H: ServerHandler> TaskServer<H> {
             // It is looked at again, as after a lost hint.
             Err(error) => {
                 tracing::warn!(%error, "a change of a task could not be read");
-                sent.remove(&id);
                 return Ok(());
             }
         };
