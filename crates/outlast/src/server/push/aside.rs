@@ -1,5 +1,8 @@
 //! Moves a task filter out of the SDK's way: the one work-around for its `SubscriptionFilter` without `taskIds`.
 
+use std::borrow::Cow;
+
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 
 /// The method.
@@ -8,17 +11,41 @@ pub(crate) const LISTEN: &str = "subscriptions/listen";
 /// Where the filter lies after [`move_aside`].
 pub(crate) const FILTER: &str = "x-notifications";
 
+/// As much of a message as it takes to see whether it is to be changed; the rest is skipped.
+#[derive(Deserialize)]
+struct Probe<'a> {
+    #[serde(borrow)]
+    method: Cow<'a, str>,
+    #[serde(rename = "params")]
+    _params: ProbeParams,
+}
+
+#[derive(Deserialize)]
+struct ProbeParams {
+    #[serde(rename = "notifications")]
+    _notifications: ProbeFilter,
+}
+
+#[derive(Deserialize)]
+struct ProbeFilter {
+    /// Whatever they are: what they must be is judged later.
+    #[serde(rename = "taskIds")]
+    _task_ids: IgnoredAny,
+}
+
 /// The message with its filter out of the SDK's way; `None` when it may stay as it is, because it is no listen request, or
 /// one without task ids.
 pub(crate) fn move_aside(message: &[u8]) -> Option<Vec<u8>> {
-    // Nearly every message ends here, unparsed.
-    if !contains(message, LISTEN.as_bytes()) || !contains(message, b"taskIds") {
+    // Nearly every message ends here, unparsed. In one with a backslash the name may be written with escapes, as some
+    // libraries write every slash.
+    if !contains(message, LISTEN.as_bytes()) && !message.contains(&b'\\') {
+        return None;
+    }
+    let probe: Probe<'_> = serde_json::from_slice(message).ok()?;
+    if probe.method != LISTEN {
         return None;
     }
     let mut message: Value = serde_json::from_slice(message).ok()?;
-    if message["method"] != LISTEN {
-        return None;
-    }
     let params = message.get_mut("params")?.as_object_mut()?;
     params.get("notifications")?.get("taskIds")?;
     let filter = params.remove("notifications")?;
@@ -50,8 +77,9 @@ mod tests {
         let aside = moved(&listen(filter.clone())).unwrap();
         assert_eq!(aside["params"], json!({"_meta": {"x": 1}, "x-notifications": filter}));
         assert_eq!((&aside["id"], &aside["method"]), (&json!("a"), &json!(LISTEN)));
-        // Whatever they are: what they must be is judged later.
-        assert!(moved(&listen(json!({"taskIds": "x"}))).is_some());
+        for wrong in [json!("x"), json!(null), json!({"a": [1.5]})] {
+            assert!(moved(&listen(json!({"taskIds": wrong}))).is_some());
+        }
 
         assert_eq!(moved(&listen(json!({"toolsListChanged": true}))), None);
         assert_eq!(
@@ -60,5 +88,18 @@ mod tests {
         );
         assert_eq!(move_aside(b"{\"method\": \"subscriptions/listen\", \"taskIds\""), None);
         assert_eq!(moved(&json!({"method": LISTEN, "params": ["taskIds"]})), None);
+        assert_eq!(moved(&listen(json!(["taskIds"]))), None);
+        assert_eq!(moved(&json!([listen(filter)])), None);
+    }
+
+    #[test]
+    fn names_that_are_written_with_escapes_are_the_same_names() {
+        let filter = r#""params":{"notifications":{"task\u0049ds":["one"]}}}"#;
+        for method in [r"subscriptions\/listen", r"\u0073ubscriptions/listen"] {
+            let aside = move_aside(format!(r#"{{"method":"{method}",{filter}"#).as_bytes()).unwrap();
+            let aside: Value = serde_json::from_slice(&aside).unwrap();
+            assert_eq!(aside["params"], json!({"x-notifications": {"taskIds": ["one"]}}));
+        }
+        assert_eq!(move_aside(format!(r#"{{"method":"tools\/call",{filter}"#).as_bytes()), None);
     }
 }
