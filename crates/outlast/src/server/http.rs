@@ -24,11 +24,11 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, body::Body, serve::ListenerExt};
+use axum::{Router, body::Body};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use rmcp::{
@@ -39,14 +39,21 @@ use rmcp::{
     },
 };
 use serde::Deserialize;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::oneshot};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::{Layer, Service};
 
 use super::{
     TaskServer,
-    push::aside::{LISTEN, move_aside},
+    connections::Connections,
+    push::{
+        aside::{LISTEN, move_aside},
+        refusal::plain_refusal,
+    },
 };
+
+/// How long a stream has for its end, however long the requests beside it took.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// How a server is reached over HTTP.
 #[derive(Debug, Clone)]
@@ -109,6 +116,9 @@ pub fn router<H: ServerHandler>(server: &TaskServer<H>, options: &Options) -> Ro
 
 /// Serves `server` at `/mcp` on `listener` until `shutdown` resolves, then gives unfinished work back to the store.
 ///
+/// Requests that are under way have once more [`Config::drain`](crate::Config) to be answered; connections that are still
+/// open after it are closed.
+///
 /// # Errors
 /// When the listener fails.
 pub async fn serve<H: ServerHandler>(
@@ -132,28 +142,51 @@ pub async fn serve_router<H: ServerHandler>(
     options: &Options,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    let listener = listener.tap_io(|stream| {
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "TCP_NODELAY was not set");
-        }
-    });
+    let cut = CancellationToken::new();
     let (drained, patience) = (server.clone(), server.drain_time());
     let (cancel, in_flight) = (options.cancel.clone(), options.in_flight.clone());
+    let (ended, streams_ended) = oneshot::channel();
     let stop = async move {
         shutdown.await;
         // Requests are still answered while the work drains; streams end after it.
         drained.shutdown().await;
         in_flight.close();
-        let _ = tokio::time::timeout(patience, in_flight.wait()).await;
+        let mut patience = Box::pin(tokio::time::sleep(patience));
+        tokio::select! {
+            () = in_flight.wait() => {}
+            () = &mut patience => {}
+        }
         cancel.cancel();
+        let _ = ended.send(patience);
     };
-    axum::serve(listener, app).with_graceful_shutdown(stop).await?;
+    let serving = axum::serve(Connections::new(listener, cut.clone()), app).with_graceful_shutdown(stop);
+    // A client that does not read its answer, or never sends the rest of its request, keeps nobody from stopping.
+    let cutting = async {
+        if let Ok(patience) = streams_ended.await {
+            patience.await;
+            tokio::time::sleep(LAST_WORDS).await;
+            cut.cancel();
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        served = async { serving.await } => served?,
+        () = cutting => {}
+    }
     server.shutdown().await;
     Ok(())
 }
 
 /// The layer that [`service`] has, for the SDK's own service under a router of your own: with it, clients can subscribe to
 /// tasks there too.
+///
+/// Put it around the MCP route alone, because it reads the bodies of JSON posts that name no method. Of the `options` it uses
+/// `max_body_bytes`; hosts and origins are for the SDK's own settings to allow.
+///
+/// Serve the router with [`serve_router`] and the same `options`. With a serve loop of your own, call
+/// [`TaskServer::shutdown`] when it is to stop and *before* it waits for its connections, because that ends the streams of
+/// subscribers; a loop that waits for them first waits until their tasks are final. Cancel
+/// [`Options::cancel`] after that, which ends the other streams.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -166,11 +199,14 @@ pub async fn serve_router<H: ServerHandler>(
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let server = TaskServer::builder(MyHandler).store(MemoryStore::new(SystemClock)).build().await?;
 /// # let (shared, options) = (server.clone(), outlast::http::Options::default());
-/// let mcp: StreamableHttpService<_, LocalSessionManager> = StreamableHttpService::new(
-///     move || Ok(shared.clone()), Arc::default(), StreamableHttpServerConfig::default(),
-/// );
+/// let config = StreamableHttpServerConfig::default().with_cancellation_token(options.cancel.child_token());
+/// let mcp: StreamableHttpService<_, LocalSessionManager> =
+///     StreamableHttpService::new(move || Ok(shared.clone()), Arc::default(), config);
 /// let app: axum::Router = axum::Router::new().route_service("/mcp", mcp).layer(outlast::http::layer(&options));
-/// # let _ = app; server.shutdown().await; Ok(()) }
+/// # let shutdown = std::future::ready(());
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+/// outlast::http::serve_router(listener, app, server, &options, shutdown).await?;
+/// # Ok(()) }
 /// ```
 #[must_use]
 pub fn layer(options: &Options) -> TaskLayer {
@@ -181,7 +217,8 @@ pub fn layer(options: &Options) -> TaskLayer {
 ///
 /// - A `tasks/*` request without an `Mcp-Name` header gets it from its body, because a widely used client sends none and
 ///   the SDK would refuse it. One that differs from the body is left for the SDK to refuse (S29).
-/// - A `subscriptions/listen` request with task ids gets past the SDK, which would drop them (S27).
+/// - A `subscriptions/listen` request with task ids gets past the SDK, which would drop them (S27), and a refusal of it is a
+///   plain answer (S28b).
 /// - A poll that came too fast is answered with status 429 and `Retry-After` (S23).
 #[derive(Debug, Clone)]
 pub struct TaskLayer {
@@ -232,6 +269,7 @@ where
             let read = Arc::new(AtomicBool::new(request.body().is_end_stream()));
             request = request.map(|body| Body::new(Watched { body, read: read.clone() }));
             let (lacks_name, may_listen) = (lacks_task_name(&request), may_listen(&request));
+            let mut listens = false;
             if lacks_name || may_listen {
                 let (mut parts, mut body) = match read_body(request, max).await {
                     Ok(read) => read,
@@ -243,10 +281,14 @@ where
                 if may_listen && let Some(moved) = move_aside(&body) {
                     parts.headers.insert(header::CONTENT_LENGTH, moved.len().into());
                     body = moved.into();
+                    listens = true;
                 }
                 request = Request::from_parts(parts, Body::from(body));
             }
             let mut response = inner.call(request).await?.map(Body::new);
+            if listens {
+                response = plain_refusal(response).await;
+            }
             if let Some(wait) = retry.0.get() {
                 let seconds = wait.as_secs_f64().ceil().max(1.0);
                 *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
@@ -320,10 +362,15 @@ fn lacks_task_name(request: &Request<Body>) -> bool {
 /// body of anything else is left alone.
 fn may_listen(request: &Request<Body>) -> bool {
     let headers = request.headers();
-    let is_json = |value: &HeaderValue| value.as_bytes().starts_with(b"application/json");
     request.method() == Method::POST
-        && headers.get(header::CONTENT_TYPE).is_some_and(is_json)
+        && is_of_type(headers, "application/json")
         && headers.get(MCP_METHOD).is_none_or(|method| method.as_bytes() == LISTEN.as_bytes())
+}
+
+/// Whether the content is of this type; the case of its name says nothing.
+pub(super) fn is_of_type(headers: &HeaderMap, wanted: &str) -> bool {
+    let name = headers.get(header::CONTENT_TYPE).and_then(|value| value.as_bytes().get(..wanted.len()));
+    name.is_some_and(|name| name.eq_ignore_ascii_case(wanted.as_bytes()))
 }
 
 /// Reads the body, of at most `max` bytes.

@@ -4,6 +4,7 @@ pub(crate) mod attempt;
 mod builder;
 mod calls;
 pub(crate) mod carry;
+mod connections;
 pub(crate) mod context;
 mod delegate;
 mod durable;

@@ -10,6 +10,7 @@ mod durable;
 mod faults;
 mod input;
 mod push;
+mod push_hostile;
 mod report;
 mod store;
 mod support;

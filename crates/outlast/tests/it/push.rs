@@ -163,7 +163,7 @@ async fn c44_a_subscriber_that_stops_reading_gets_the_newest_state_and_delays_no
     let mut sleepy = client.follow(&[&id]).await;
     let mut awake = client.follow(&[&id]).await;
     server.gates.open("begin");
-    // Far more than the connection holds: the one that reads sees the end of it.
+    // The one that reads sees the end of it, whatever the other one does.
     let mut seen = 0;
     loop {
         let state = awake.state().await;

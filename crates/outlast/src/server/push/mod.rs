@@ -9,5 +9,6 @@ mod feed;
 mod inner;
 pub(crate) mod lines;
 mod listen;
+pub(crate) mod refusal;
 
 pub(crate) use self::feed::Feed;
