@@ -81,12 +81,14 @@ impl Asked {
 
     /// Makes of a message what the SDK decodes without loss.
     pub(crate) fn received(&self, message: &mut Value) {
-        if message.get("error").is_some_and(Value::is_null)
-            && message.get("result").is_some()
+        if message.get("result").is_some()
             && let Some(message) = message.as_object_mut()
         {
-            // Written by those who write each field of a struct.
-            message.remove("error");
+            // Some servers write each field of a struct, and some leave out what always is the same.
+            if message.get("error").is_some_and(Value::is_null) {
+                message.remove("error");
+            }
+            message.entry("jsonrpc").or_insert_with(|| "2.0".into());
         }
         let has = |field: &str| message.get(field).is_some();
         match (has("method"), has("id")) {
@@ -284,8 +286,8 @@ mod tests {
         let known = result(&asked, &json!({"jsonrpc": "2.0", "id": 2, "result": answer}));
         assert!(matches!(known, ServerResult::ListToolsResult(_)), "{known:?}");
         assert!(asked.under_way().is_empty());
-        let both = json!({"jsonrpc": "2.0", "id": 3, "result": {}, "error": null});
-        assert!(matches!(result(&asked, &both), ServerResult::EmptyResult(_)));
+        let careless = json!({"id": 3, "result": {}, "error": null});
+        assert!(matches!(result(&asked, &careless), ServerResult::EmptyResult(_)));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! A connection over Streamable HTTP.
 
-use std::{borrow::Cow, collections::HashMap, io, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::HashMap, io, net::IpAddr, sync::Arc, time::Duration};
 
+use chrono::{DateTime, Utc};
 use futures::{StreamExt, stream::BoxStream};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
@@ -66,6 +67,16 @@ pub(crate) struct Address {
     pub(crate) bearer: Option<String>,
 }
 
+/// The delay that a `Retry-After` header asks for: seconds, or an instant.
+pub(crate) fn retry_after(text: &str, now: DateTime<Utc>) -> Option<Duration> {
+    let text = text.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let then = DateTime::parse_from_rfc2822(text).ok()?;
+    Some((then.to_utc() - now).to_std().unwrap_or_default())
+}
+
 /// The transport to `address`. Nothing is sent yet.
 ///
 /// # Errors
@@ -102,7 +113,12 @@ impl HttpClient {
         if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
             return Err(invalid("the URL of the server is neither http:// nor https://".to_owned()));
         }
-        let client = reqwest::Client::builder()
+        let mut client = reqwest::Client::builder();
+        if is_here(&url) {
+            // A proxy has another notion of where that is.
+            client = client.no_proxy();
+        }
+        let client = client
             .tls_backend_preconfigured(tls(url.scheme() == "https")?)
             .redirect(same_origin())
             .tcp_nodelay(true)
@@ -163,6 +179,7 @@ impl HttpClient {
             _ => None,
         };
         if let Some(session) = &session
+            && status.is_success()
             && request.is_some_and(|request| matches!(request.request, ClientRequest::InitializeRequest(_)))
         {
             self.observed.joined(session);
@@ -373,6 +390,13 @@ impl StreamableHttpClient for HttpClient {
     }
 }
 
+/// Whether a URL leads to this very machine.
+fn is_here(url: &reqwest::Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
 /// What goes along with each request.
 fn headers(given: &[(String, String)]) -> io::Result<HashMap<HeaderName, HeaderValue>> {
     let mut headers = HashMap::new();
@@ -511,4 +535,33 @@ fn is_type(content_type: Option<&str>, expected: &str) -> bool {
 
 fn invalid(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delay_is_seconds_or_an_instant() {
+        let now = DateTime::parse_from_rfc3339("2026-07-28T12:00:00Z").unwrap().to_utc();
+        let seconds = |text| retry_after(text, now).map(|delay| delay.as_secs());
+        assert_eq!(seconds(" 120 "), Some(120));
+        assert_eq!(seconds("Tue, 28 Jul 2026 12:00:30 GMT"), Some(30));
+        assert_eq!(seconds("Tue, 28 Jul 2026 11:00:00 GMT"), Some(0), "it is over");
+        assert_eq!([seconds("soon"), seconds("-1"), seconds("")], [None, None, None]);
+    }
+
+    #[test]
+    fn the_scope_of_a_challenge_is_found_with_quotes_and_without() {
+        assert_eq!(scope(r#"Bearer error="x", Scope="a b", realm="c""#).as_deref(), Some("a b"));
+        assert_eq!(scope("Bearer scope=a,realm=c").as_deref(), Some("a"));
+        assert_eq!([scope("Bearer"), scope("Bearer scope="), scope("Bearer scope=\"a")], [None, None, None]);
+    }
+
+    #[test]
+    fn this_machine_is_told_from_others() {
+        let is_here = |url| is_here(&reqwest::Url::parse(url).unwrap());
+        assert!(is_here("http://localhost:1/") && is_here("http://127.0.0.2/") && is_here("http://[::1]:1/"));
+        assert!(!is_here("http://localhost.example.com/") && !is_here("http://10.0.0.1/"));
+    }
 }
