@@ -28,7 +28,6 @@ pub struct Server {
 enum Way {
     Http(Address),
     Command(Program),
-    #[cfg_attr(not(test), allow(dead_code))]
     Streams(Connect),
 }
 
@@ -115,11 +114,15 @@ impl Server {
         &self.name
     }
 
+    /// Whether it is reached by Streamable HTTP, where a session is more than its connection.
+    pub(crate) fn is_http(&self) -> bool {
+        matches!(self.way, Way::Http(_))
+    }
+
     /// A new connection. Over HTTP nothing is sent yet.
     ///
     /// # Errors
     /// When the address cannot be one, the program cannot be started, or the streams cannot be had.
-    #[cfg_attr(not(test), allow(dead_code))]
     pub(crate) async fn connect(&self, observed: Arc<Observed>) -> Result<Wire, WireError> {
         Ok(match &self.way {
             Way::Http(address) => Wire::http(address, &observed)?,

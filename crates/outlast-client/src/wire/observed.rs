@@ -22,6 +22,7 @@ impl Observed {
     }
 
     /// The `serverInfo` of the server as it sent it, wherever its generation puts it.
+    #[cfg(test)]
     pub(crate) fn server_info(&self) -> Option<Value> {
         let moved = || self.introduced("_meta")?.get("io.modelcontextprotocol/serverInfo").cloned();
         self.introduced("serverInfo").or_else(moved)

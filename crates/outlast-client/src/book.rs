@@ -1,0 +1,359 @@
+//! The book of one task's questions: which key has been presented, answered, delivered. It is what keeps a person from
+//! being asked twice, and an answer from being lost (S18, S20). Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+/// More keys than any task asks; a server that asks more is not followed.
+const MAX_KEYS: usize = 10_000;
+
+/// One showing of a question, so that the late answer of an abandoned one is told from that of the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Prompt(u64);
+
+/// What a newest state asks of the prompts.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// The keys to present now.
+    pub(crate) due: Vec<(String, Prompt)>,
+    /// The prompts to close, since the server has stopped asking.
+    pub(crate) closed: Vec<Prompt>,
+}
+
+/// Answers by the keys of their questions.
+pub(crate) type Answers = BTreeMap<String, Value>;
+
+/// A task asked more rounds of questions, or more keys, than are followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TooMany;
+
+#[derive(Debug, Clone, PartialEq)]
+enum Key {
+    /// A handler has the question.
+    Open { prompt: Prompt, round: u64 },
+    /// The answer is there and not yet acknowledged.
+    Answered(Value),
+    /// The server has the answer. The key is never presented again (S18).
+    Delivered,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Round {
+    open: usize,
+    answered: bool,
+}
+
+/// See the module.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Book {
+    keys: BTreeMap<String, Key>,
+    rounds: BTreeMap<u64, Round>,
+    next_prompt: u64,
+    next_round: u64,
+    /// Rounds that count: those in which something was answered, or is still open.
+    used: u32,
+}
+
+impl Book {
+    /// The book of a task that another process followed: what was answered, and what of it was acknowledged.
+    pub(crate) fn resumed(answered: Answers, delivered: BTreeSet<String>) -> Self {
+        let delivered = delivered.into_iter().map(|key| (key, Key::Delivered));
+        let answered = answered.into_iter().map(|(key, answer)| (key, Key::Answered(answer)));
+        Self { keys: delivered.chain(answered).collect(), ..Self::default() }
+    }
+
+    /// Takes the outstanding keys of a newest state, and withdraws what is not asked any more.
+    ///
+    /// # Errors
+    ///
+    /// [`TooMany`] when this would be one more than `max_rounds` of questions; nothing is presented then.
+    pub(crate) fn outstanding<'k>(
+        &mut self,
+        keys: impl Iterator<Item = &'k str>,
+        max_rounds: u32,
+    ) -> Result<Turn, TooMany> {
+        let asked: BTreeSet<&str> = keys.collect();
+        let closed = self.withdraw(&asked);
+        let fresh: Vec<&str> = asked.into_iter().filter(|key| !self.keys.contains_key(*key)).collect();
+        if fresh.is_empty() {
+            return Ok(Turn { due: Vec::new(), closed });
+        }
+        if self.used >= max_rounds || self.keys.len() + fresh.len() > MAX_KEYS {
+            return Err(TooMany);
+        }
+        let round = self.next_round;
+        self.next_round += 1;
+        self.used += 1;
+        self.rounds.insert(round, Round { open: fresh.len(), answered: false });
+        let mut due = Vec::new();
+        for key in fresh {
+            let prompt = Prompt(self.next_prompt);
+            self.next_prompt += 1;
+            self.keys.insert(key.to_owned(), Key::Open { prompt, round });
+            due.push((key.to_owned(), prompt));
+        }
+        Ok(Turn { due, closed })
+    }
+
+    /// What the server stopped asking: an open prompt is closed and its key may come back; an answer that was on its way has
+    /// arrived, or is wanted no more.
+    fn withdraw(&mut self, asked: &BTreeSet<&str>) -> Vec<Prompt> {
+        let gone: Vec<String> =
+            self.keys.keys().filter(|key| !asked.contains(key.as_str())).cloned().collect();
+        let mut closed = Vec::new();
+        for key in gone {
+            match self.keys.get(&key) {
+                Some(&Key::Open { prompt, .. }) => {
+                    self.abandon(&key, prompt);
+                    closed.push(prompt);
+                }
+                Some(Key::Answered(_)) => {
+                    self.keys.insert(key, Key::Delivered);
+                }
+                Some(Key::Delivered) | None => {}
+            }
+        }
+        closed
+    }
+
+    /// A handler answered. False, and nothing is kept, when its prompt has been abandoned meanwhile.
+    pub(crate) fn answer(&mut self, key: &str, prompt: Prompt, answer: Value) -> bool {
+        match self.keys.get(key) {
+            Some(&Key::Open { prompt: open, round }) if open == prompt => {
+                self.keys.insert(key.to_owned(), Key::Answered(answer));
+                self.close(round, true);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// An answer that came from elsewhere than a prompt. An open prompt for the key is named, to be closed. An answer that is
+    /// there already stays: the first one counts.
+    pub(crate) fn answer_unasked(&mut self, key: &str, answer: Value) -> Option<Prompt> {
+        match self.keys.get(key) {
+            Some(&Key::Open { prompt, round }) => {
+                self.keys.insert(key.to_owned(), Key::Answered(answer));
+                self.close(round, true);
+                Some(prompt)
+            }
+            Some(Key::Answered(_) | Key::Delivered) => None,
+            None => {
+                self.keys.insert(key.to_owned(), Key::Answered(answer));
+                None
+            }
+        }
+    }
+
+    /// A handler failed, or its prompt was closed: the key may be presented again. A round in which nothing was answered does
+    /// not count.
+    pub(crate) fn abandon(&mut self, key: &str, prompt: Prompt) {
+        if let Some(&Key::Open { prompt: open, round }) = self.keys.get(key)
+            && open == prompt
+        {
+            self.keys.remove(key);
+            self.close(round, false);
+        }
+    }
+
+    fn close(&mut self, id: u64, answered: bool) {
+        let Some(round) = self.rounds.get_mut(&id) else { return };
+        round.open -= 1;
+        round.answered |= answered;
+        if round.open == 0 {
+            if !round.answered {
+                self.used -= 1;
+            }
+            self.rounds.remove(&id);
+        }
+    }
+
+    /// The answers that no acknowledgement has come for.
+    pub(crate) fn undelivered(&self) -> Answers {
+        self.keys
+            .iter()
+            .filter_map(|(key, state)| match state {
+                Key::Answered(answer) => Some((key.clone(), answer.clone())),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// The keys whose answer the server has.
+    pub(crate) fn delivered(&self) -> BTreeSet<String> {
+        self.keys.iter().filter(|(_, state)| **state == Key::Delivered).map(|(key, _)| key.clone()).collect()
+    }
+
+    /// The server acknowledged what was `sent`.
+    pub(crate) fn acknowledged(&mut self, sent: &Answers) {
+        for (key, value) in sent {
+            if matches!(self.keys.get(key), Some(Key::Answered(held)) if held == value) {
+                self.keys.insert(key.clone(), Key::Delivered);
+            }
+        }
+    }
+
+    /// The server refused what was `sent`: those keys, and only those whose value it was, may be presented again.
+    pub(crate) fn rejected(&mut self, sent: &Answers) {
+        for (key, value) in sent {
+            if matches!(self.keys.get(key), Some(Key::Answered(held)) if held == value) {
+                self.keys.remove(key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn due(book: &mut Book, keys: &[&str]) -> Vec<(String, Prompt)> {
+        book.outstanding(keys.iter().copied(), 16).unwrap().due
+    }
+
+    #[test]
+    fn c36_a_key_is_presented_once_over_ten_polls() {
+        let mut book = Book::default();
+        let prompts: usize = (0..10).map(|_| due(&mut book, &["name"]).len()).sum();
+        assert_eq!(prompts, 1);
+    }
+
+    #[test]
+    fn the_late_answer_of_an_abandoned_prompt_is_dropped() {
+        let mut book = Book::default();
+        let (key, first) = due(&mut book, &["name"]).remove(0);
+        book.abandon(&key, first);
+        let (_, second) = due(&mut book, &["name"]).remove(0);
+        assert!(!book.answer(&key, first, json!("late")));
+        assert!(book.answer(&key, second, json!("in time")));
+        assert_eq!(book.undelivered()["name"], json!("in time"));
+    }
+
+    #[test]
+    fn rounds_are_capped_and_a_round_in_which_nothing_was_answered_does_not_count() {
+        let mut book = Book::default();
+        for _ in 0..5 {
+            let round = book.outstanding(["a", "b"].into_iter(), 2).unwrap().due;
+            round.into_iter().for_each(|(key, prompt)| book.abandon(&key, prompt));
+        }
+        for key in ["c", "d"] {
+            let round = book.outstanding([key].into_iter(), 2).unwrap().due;
+            assert!(book.answer(key, round[0].1, json!(1)));
+        }
+        assert_eq!(book.outstanding(["e"].into_iter(), 2), Err(TooMany));
+        assert!(book.rounds.is_empty(), "nothing is presented by the round that is refused");
+    }
+
+    #[test]
+    fn a_rejection_frees_only_the_keys_whose_value_it_was() {
+        let mut book =
+            Book::resumed([("a".into(), json!(1)), ("b".into(), json!(2))].into(), BTreeSet::new());
+        book.rejected(&[("a".into(), json!(1)), ("b".into(), json!("an older value"))].into());
+        assert_eq!(due(&mut book, &["a", "b"]).into_iter().map(|(key, _)| key).collect::<Vec<_>>(), ["a"]);
+        assert_eq!(book.undelivered(), [("b".to_owned(), json!(2))].into());
+    }
+
+    #[test]
+    fn what_the_server_stopped_asking_closes_its_prompt() {
+        let mut book = Book::default();
+        let (_, prompt) = due(&mut book, &["name"]).remove(0);
+        let turn = book.outstanding([].into_iter(), 16).unwrap();
+        assert_eq!(turn, Turn { due: vec![], closed: vec![prompt] });
+    }
+
+    #[derive(Debug, Clone)]
+    enum Move {
+        Poll(BTreeSet<u8>),
+        Answer(usize),
+        Abandon(usize),
+        Send { arrives: bool, acknowledged: bool },
+        Reject,
+        Restart,
+    }
+
+    fn moves() -> impl Strategy<Value = Move> {
+        prop_oneof![
+            4 => proptest::collection::btree_set(0..6_u8, 0..5).prop_map(Move::Poll),
+            3 => any::<usize>().prop_map(Move::Answer),
+            1 => any::<usize>().prop_map(Move::Abandon),
+            3 => any::<(bool, bool)>().prop_map(|(arrives, acknowledged)| Move::Send { arrives, acknowledged }),
+            1 => Just(Move::Reject),
+            1 => Just(Move::Restart),
+        ]
+    }
+
+    proptest! {
+        /// Against a server that takes the first answer of a key and stops asking it: whatever the order of polls, answers,
+        /// lost messages and restarts, no key is open twice, and no key that was answered is presented before a rejection.
+        #[test]
+        fn no_key_is_asked_twice_and_no_answer_lost(moves in proptest::collection::vec(moves(), 1..80)) {
+            let mut book = Book::default();
+            let mut server: BTreeMap<String, Value> = BTreeMap::new();
+            let mut open: Vec<(String, Prompt)> = Vec::new();
+            let mut answered: BTreeMap<String, Value> = BTreeMap::new();
+            let mut counter = 0;
+            for step in moves {
+                match step {
+                    Move::Poll(keys) => {
+                        let asked: Vec<String> =
+                            keys.iter().map(|key| format!("k{key}")).filter(|key| !server.contains_key(key)).collect();
+                        let Turn { due, closed } = book.outstanding(asked.iter().map(String::as_str), u32::MAX).unwrap();
+                        open.retain(|(_, prompt)| !closed.contains(prompt));
+                        // What the server asks no more it wants no more.
+                        answered.retain(|key, _| asked.contains(key) || server.contains_key(key));
+                        for (key, prompt) in due {
+                            prop_assert!(!open.iter().any(|(held, _)| *held == key), "{key} open twice");
+                            prop_assert!(!answered.contains_key(&key), "{key} asked again");
+                            prop_assert!(asked.contains(&key));
+                            open.push((key, prompt));
+                        }
+                    }
+                    Move::Answer(n) if !open.is_empty() => {
+                        let (key, prompt) = open.swap_remove(n % open.len());
+                        counter += 1;
+                        prop_assert!(book.answer(&key, prompt, json!(counter)));
+                        answered.insert(key, json!(counter));
+                    }
+                    Move::Abandon(n) if !open.is_empty() => {
+                        let (key, prompt) = open.swap_remove(n % open.len());
+                        book.abandon(&key, prompt);
+                    }
+                    Move::Send { arrives, acknowledged } => {
+                        let sent = book.undelivered();
+                        for (key, value) in &sent {
+                            prop_assert_eq!(answered.get(key), Some(value), "only what was answered is sent");
+                        }
+                        if arrives {
+                            for (key, value) in &sent {
+                                server.entry(key.clone()).or_insert_with(|| value.clone());
+                            }
+                            if acknowledged {
+                                book.acknowledged(&sent);
+                            }
+                        }
+                    }
+                    Move::Reject => {
+                        let sent = book.undelivered();
+                        book.rejected(&sent);
+                        answered.retain(|key, _| !sent.contains_key(key) || server.contains_key(key));
+                    }
+                    Move::Restart => {
+                        book = Book::resumed(book.undelivered(), book.delivered());
+                        open.clear();
+                    }
+                    Move::Answer(_) | Move::Abandon(_) => {}
+                }
+                for (key, value) in &answered {
+                    let kept = book.undelivered().get(key) == Some(value)
+                        || book.delivered().contains(key)
+                        || server.contains_key(key);
+                    prop_assert!(kept, "the answer to {key} was lost");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! One `tools/call`, from the first request to its result or its task.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use rmcp::{
+    RoleClient,
+    model::{CallToolRequestParams, CallToolResult, ErrorCode, ErrorData},
+    service::RequestHandle,
+};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::{
+    client::{Inner, Started},
+    clock,
+    connection::{Connection, Failure, is_missing_capability, keyed, left, random_text},
+    error::{CallError, CallErrorKind},
+    follow::Origin,
+    handle::{TaskHandle, read_result},
+    options::CallOptions,
+    pace, pump,
+    saved::Generation,
+    schema,
+    task::{Invalid, Question, read_seed},
+    tools::Tool,
+};
+
+/// The code for headers that do not agree with the body (S29): the tool's definition has changed.
+const HEADER_MISMATCH: ErrorCode = ErrorCode(-32020);
+/// How often a call is repeated that a server turns away for now.
+const BUSY_TRIES: u32 = 5;
+/// The longest wait for such a server where no deadline bounds it.
+const BUSY_WAIT: Duration = Duration::from_secs(60);
+
+/// Makes a call; sees it through the questions that a server asks before it has a task (S16).
+pub(crate) async fn start(
+    client: &Arc<Inner>,
+    params: CallToolRequestParams,
+    options: CallOptions,
+    until: Option<Instant>,
+) -> Result<Started, CallError> {
+    let mut call = Call::prepare(client, params, options, until).await?;
+    let max_rounds = client.link.options().max_rounds;
+    let mut waits = 0;
+    for _ in 0..=max_rounds {
+        let value = call.answer().await?;
+        match call.read(value)? {
+            Answer::Result(result) => return Ok(Started::Ready(result)),
+            Answer::Task(seed) => return call.follow(seed).await.map(Started::Task),
+            Answer::Asks { questions, state } => {
+                if questions.is_empty() {
+                    // S20b: no more than "come back later".
+                    waits += 1;
+                    call.pause(pace::next_retry(waits, None, pace::random())).await?;
+                }
+                let answers = call.ask(questions).await?;
+                call.next_round(&answers, state);
+            }
+        }
+    }
+    Err(CallErrorKind::TooManyQuestions.into())
+}
+
+enum Answer {
+    Result(CallToolResult),
+    Task(Value),
+    Asks { questions: BTreeMap<String, Question>, state: Option<String> },
+}
+
+struct Call<'c> {
+    client: &'c Arc<Inner>,
+    /// The call is made on one connection, session and all, or not at all.
+    connection: Arc<Connection>,
+    name: String,
+    params: Value,
+    tool: Tool,
+    key: String,
+    round: u32,
+    /// Whether a task of 2025-11-25 was asked for.
+    asks_for_task: bool,
+    until: Option<Instant>,
+}
+
+impl<'c> Call<'c> {
+    async fn prepare(
+        client: &'c Arc<Inner>,
+        params: CallToolRequestParams,
+        options: CallOptions,
+        until: Option<Instant>,
+    ) -> Result<Self, CallError> {
+        let name = params.name.to_string();
+        let mut params = serde_json::to_value(params).map_err(|_| {
+            CallError::new(CallErrorKind::InvalidResponse("the arguments are no JSON".into()))
+        })?;
+        in_time(until)?;
+        let connection = bounded(until, client.link.connection()).await?;
+        let request = client.link.options().request_timeout;
+        let tool = bounded(until, connection.tools.get(&connection, &name, false, request)).await?;
+        let asks_for_task =
+            connection.generation == Generation::Experimental && tool.takes_task && connection.offers_tasks();
+        if asks_for_task {
+            params["task"] = options.ttl_ms.map_or_else(|| json!({}), |ttl| json!({ "ttl": ttl }));
+        }
+        let key = options.idempotency_key.unwrap_or_else(random_text);
+        Ok(Self { client, connection, name, params, tool, key, round: 0, asks_for_task, until })
+    }
+
+    /// Sends the call, again where that is safe, and gives the answer.
+    async fn answer(&mut self) -> Result<Value, CallError> {
+        let (mut repeats, mut turned_away, mut refreshed) = (0, 0, false);
+        loop {
+            let failure = match self.send().await {
+                Ok(value) => return Ok(value),
+                Err(failure) => failure,
+            };
+            in_time(self.until)?;
+            match failure {
+                Failure::Busy(delay) if turned_away < BUSY_TRIES => {
+                    turned_away += 1;
+                    let wait = pace::next_retry(turned_away, delay, pace::random());
+                    if self.until.is_none() && wait > BUSY_WAIT {
+                        return Err(CallErrorKind::Busy(delay).into());
+                    }
+                    self.pause(wait).await?;
+                }
+                Failure::Refused(error) if error.code == HEADER_MISMATCH && !refreshed => {
+                    refreshed = true;
+                    let bound = self.client.link.options().request_timeout;
+                    let listed = self.connection.tools.get(&self.connection, &self.name, true, bound);
+                    self.tool = bounded(self.until, listed).await?;
+                }
+                Failure::Refused(error) if is_missing_capability(error.code) => {
+                    let why = format!(
+                        "the server says that the tool needs what this client does not declare ({})",
+                        error.message
+                    );
+                    return Err(CallErrorKind::Unsupported(why).into());
+                }
+                Failure::SessionEnded => {
+                    self.client.link.drop_connection(&self.connection);
+                    return Err(CallErrorKind::SessionEnded.into());
+                }
+                Failure::Lost(why) => {
+                    // The tool may have run.
+                    let is_safe = self.connection.recognises_repeats || self.tool.is_repeatable;
+                    if !is_safe || repeats > 0 || self.connection.session.is_some() {
+                        return Err(CallErrorKind::OutcomeUnknown(why).into());
+                    }
+                    repeats += 1;
+                    self.connection = bounded(self.until, self.client.link.connection()).await?;
+                }
+                other => return Err(other.into_kind().into()),
+            }
+        }
+    }
+
+    async fn send(&self) -> Result<Value, Failure> {
+        let bound = match self.until {
+            Some(_) => left(self.until, Duration::MAX),
+            None => self.client.link.options().call_timeout,
+        };
+        // Each round is a request of its own, and so has a key of its own.
+        let key = match self.round {
+            0 => self.key.clone(),
+            round => format!("{}/{round}", self.key),
+        };
+        let handle = self.connection.send("tools/call", keyed(self.params.clone(), &key)).await?;
+        let mut sent = Sent(Some(handle));
+        let Some(handle) = &mut sent.0 else { unreachable!("it has just been put there") };
+        match tokio::time::timeout(bound, &mut handle.rx).await {
+            Ok(answer) => {
+                sent.0 = None;
+                self.connection.outcome(answer)
+            }
+            Err(_) => Err(Failure::Lost("no answer came in time".into())),
+        }
+    }
+
+    /// What an answer is, by its `resultType` (S8).
+    fn read(&self, value: Value) -> Result<Answer, CallError> {
+        let invalid = |why: &str| Err(CallErrorKind::InvalidResponse(why.into()).into());
+        let Value::Object(fields) = value else {
+            return invalid("the answer to `tools/call` is no object");
+        };
+        match fields.get("resultType") {
+            None => {}
+            Some(Value::String(kind)) => match kind.as_str() {
+                "complete" => {}
+                // C26, S31: never an empty success.
+                "task" => {
+                    let may =
+                        self.connection.generation == Generation::Extension && self.connection.offers_tasks();
+                    return if may {
+                        Ok(Answer::Task(Value::Object(fields)))
+                    } else {
+                        invalid("the server answered with a task, and offers none")
+                    };
+                }
+                "input_required" => return read_questions(&fields),
+                _ => return invalid("`resultType` of the answer to `tools/call` is unknown"),
+            },
+            Some(_) => return invalid("`resultType` of the answer to `tools/call` is no string"),
+        }
+        let is_result =
+            ["content", "structuredContent", "isError"].iter().any(|field| fields.contains_key(*field));
+        if let Some(task) = fields.get("task").filter(|_| !is_result) {
+            return match self.asks_for_task {
+                true => Ok(Answer::Task(task.clone())),
+                false => invalid("the server answered with a task that was not asked for"),
+            };
+        }
+        let result = read_result(fields)?;
+        match schema::misfit(self.schema(), &result) {
+            None => Ok(Answer::Result(result)),
+            Some(why) => Err(CallErrorKind::OutputSchema(why).into()),
+        }
+    }
+
+    fn schema(&self) -> Option<&Value> {
+        self.tool.output_schema.as_ref().filter(|_| self.client.link.options().validate_output)
+    }
+
+    /// Puts questions that were asked before there is a task. All are put; the first that fails ends the call.
+    async fn ask(&self, questions: BTreeMap<String, Question>) -> Result<BTreeMap<String, Value>, CallError> {
+        let put = questions.iter().map(|(key, question)| async move {
+            pump::put(&self.connection, question, key)
+                .await
+                .map(|answer| (key.clone(), answer))
+                .map_err(|error: ErrorData| CallErrorKind::Unanswered { key: key.clone(), error })
+        });
+        let answers = within(self.until, join_all(put)).await?;
+        Ok(answers.into_iter().collect::<Result<_, _>>()?)
+    }
+
+    fn next_round(&mut self, answers: &BTreeMap<String, Value>, state: Option<String>) {
+        self.round += 1;
+        if let Some(params) = self.params.as_object_mut() {
+            params.remove("inputResponses");
+            params.remove("requestState");
+            if !answers.is_empty() {
+                params.insert("inputResponses".into(), json!(answers));
+            }
+            if let Some(state) = state {
+                params.insert("requestState".into(), state.into());
+            }
+        }
+    }
+
+    /// The call has become a task: it is written down before the caller has it (S26).
+    async fn follow(self, seed: Value) -> Result<TaskHandle, CallError> {
+        let (task, wants_a_look) =
+            read_seed(&seed).map_err(|Invalid(why)| CallError::new(CallErrorKind::InvalidResponse(why)))?;
+        let origin = Origin {
+            id: task.id.clone(),
+            tool: self.name.clone(),
+            created_at: task.created_at,
+            first_seen: clock::wall(),
+            generation: self.connection.generation,
+            session: self.connection.session.clone(),
+            output_schema: self.schema().cloned(),
+        };
+        let Inner { link, registry, store } = &**self.client;
+        let handle = TaskHandle::new(registry.created(link, store.clone(), origin, (task, wants_a_look)));
+        handle.keep().await?;
+        Ok(handle)
+    }
+
+    async fn pause(&self, wait: Duration) -> Result<(), CallError> {
+        within(self.until, tokio::time::sleep(wait)).await
+    }
+}
+
+fn read_questions(fields: &serde_json::Map<String, Value>) -> Result<Answer, CallError> {
+    let invalid = |why: &str| Err(CallErrorKind::InvalidResponse(why.into()).into());
+    let questions = match fields.get("inputRequests") {
+        None | Some(Value::Null) => BTreeMap::new(),
+        Some(Value::Object(questions)) => {
+            questions.iter().map(|(key, question)| (key.clone(), Question::new(question.clone()))).collect()
+        }
+        Some(_) => return invalid("`inputRequests` is no object"),
+    };
+    let state = match fields.get("requestState") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(state)) => Some(state.clone()),
+        Some(_) => return invalid("`requestState` is no string"),
+    };
+    if questions.is_empty() && state.is_none() {
+        return invalid("the server asks for input and names none");
+    }
+    Ok(Answer::Asks { questions, state })
+}
+
+/// A call that has been sent. Given up before its answer, it is cancelled as a request (S22: which is no task).
+struct Sent(Option<RequestHandle<RoleClient>>);
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        if let Some(request) = self.0.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(request.cancel(Some("the caller has given up".into())));
+        }
+    }
+}
+
+/// A budget that is spent does no I/O.
+fn in_time(until: Option<Instant>) -> Result<(), CallError> {
+    match until {
+        Some(until) if until <= clock::now() => Err(CallErrorKind::Deadline.into()),
+        _ => Ok(()),
+    }
+}
+
+async fn within<T>(until: Option<Instant>, work: impl Future<Output = T>) -> Result<T, CallError> {
+    match until {
+        Some(until) => tokio::time::timeout_at(until, work).await.map_err(|_| CallErrorKind::Deadline.into()),
+        None => Ok(work.await),
+    }
+}
+
+async fn bounded<T>(
+    until: Option<Instant>,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, CallError> {
+    within(until, work).await?.map_err(|failure| failure.into_kind().into())
+}

@@ -1,0 +1,346 @@
+//! The way to the server: made at first use, made again when it is lost, one handshake at a time.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use rmcp::{
+    RoleClient,
+    model::{
+        ClientRequest, CustomRequest, ErrorCode, ErrorData, ProtocolVersion, ServerResult, TASKS_EXTENSION_ID,
+    },
+    service::{
+        ClientInitializeError, ClientLifecycleMode, Peer, PeerRequestOptions, RequestHandle, RunningService,
+        ServiceError, serve_client_with_lifecycle,
+    },
+    transport::DynamicTransportError,
+};
+use serde_json::{Value, json};
+use tokio::sync::{oneshot::error::RecvError, watch};
+
+use crate::{
+    clock,
+    error::CallErrorKind,
+    options::ClientOptions,
+    pace,
+    saved::Generation,
+    server::Server,
+    tap::{Hub, Tap, User},
+    tools::Tools,
+    wire::{Observed, Refused, WireError, raw_result},
+};
+
+/// The extension by which a server says that it recognises a repeated call by its key.
+const IDEMPOTENCY_EXTENSION: &str = "outlast/idempotency";
+
+/// One connection, from handshake to loss.
+pub(crate) struct Connection {
+    /// Keeps the connection up; dropped, it goes down.
+    running: RunningService<RoleClient, Tap>,
+    observed: Arc<Observed>,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) user: User,
+    pub(crate) generation: Generation,
+    /// Whether the server offers tasks, of its generation.
+    offers_tasks: bool,
+    /// Whether the server recognises a repeated call by its key.
+    pub(crate) recognises_repeats: bool,
+    /// What tells the session apart, where the protocol has sessions.
+    pub(crate) session: Option<String>,
+    /// What is known of the server's tools.
+    pub(crate) tools: Tools,
+}
+
+/// Why a request got no result.
+#[derive(Debug, Clone)]
+pub(crate) enum Failure {
+    /// The server answered with an error.
+    Refused(ErrorData),
+    /// The server asks to be left alone for a while.
+    Busy(Option<Duration>),
+    /// Nothing came, in time or at all; whether the request arrived is unknown.
+    Lost(String),
+    /// The request never left.
+    Unreached(String),
+    /// The session is over.
+    SessionEnded,
+    /// The server asks for authorization.
+    Unauthorized(String),
+}
+
+impl Failure {
+    /// The end that this means for a caller that does not try again.
+    pub(crate) fn into_kind(self) -> CallErrorKind {
+        match self {
+            Self::Refused(error) => CallErrorKind::Failed(error),
+            Self::Busy(delay) => CallErrorKind::Busy(delay),
+            Self::Lost(why) | Self::Unreached(why) => CallErrorKind::Connection(why),
+            Self::SessionEnded => CallErrorKind::SessionEnded,
+            Self::Unauthorized(challenge) => CallErrorKind::Unauthorized(challenge),
+        }
+    }
+}
+
+impl Connection {
+    async fn open(server: &Server, user: User, options: &ClientOptions) -> Result<Self, Failure> {
+        let observed = Arc::new(Observed::default());
+        let hub = Arc::new(Hub::default());
+        let wire =
+            server.connect(observed.clone()).await.map_err(|error| Failure::Unreached(error.to_string()))?;
+        let lifecycle = ClientLifecycleMode::Auto {
+            preferred_versions: vec![ProtocolVersion::V_2026_07_28],
+            legacy_version: Some(ProtocolVersion::V_2025_11_25),
+        };
+        let tap = Tap { user: user.clone(), hub: hub.clone() };
+        let handshake = serve_client_with_lifecycle(tap, wire, lifecycle);
+        let running = tokio::time::timeout(options.connect_timeout, handshake)
+            .await
+            .map_err(|_| Failure::Unreached("the handshake took too long".into()))?
+            .map_err(of_handshake)?;
+
+        let version = running.peer().peer_info().map(|info| info.protocol_version.clone());
+        let generation = match version {
+            Some(version) if version >= ProtocolVersion::V_2026_07_28 => Generation::Extension,
+            _ => Generation::Experimental,
+        };
+        let capabilities = observed.capabilities().unwrap_or_default();
+        let extension = |name: &str| capabilities.get("extensions").and_then(|all| all.get(name)).is_some();
+        let offers_tasks = match generation {
+            Generation::Extension => extension(TASKS_EXTENSION_ID),
+            Generation::Experimental => capabilities.pointer("/tasks/requests/tools/call").is_some(),
+        };
+        // A session of 2025-11-25 is its id over HTTP, and the connection itself over anything else. The mark that stands for
+        // it is made up, since the id is a secret of the session.
+        let session = match generation {
+            Generation::Extension => None,
+            Generation::Experimental if server.is_http() && observed.session().is_none() => None,
+            Generation::Experimental => Some(random_text()),
+        };
+        let recognises_repeats = extension(IDEMPOTENCY_EXTENSION);
+        Ok(Self {
+            running,
+            observed,
+            hub,
+            user,
+            generation,
+            offers_tasks,
+            recognises_repeats,
+            session,
+            tools: Tools::default(),
+        })
+    }
+
+    /// The SDK's own handle to the server.
+    pub(crate) fn peer(&self) -> &Peer<RoleClient> {
+        self.running.peer()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.running.is_transport_closed()
+    }
+
+    /// Whether requests about tasks may be sent at all; what may not fails before any I/O.
+    pub(crate) fn offers_tasks(&self) -> bool {
+        self.offers_tasks
+    }
+
+    /// Sends a request and waits for its result, as it came over the wire, for no longer than `bound`.
+    pub(crate) async fn request(
+        &self,
+        method: &str,
+        params: Value,
+        bound: Duration,
+    ) -> Result<Value, Failure> {
+        let request = self.send(method, params).await?;
+        match tokio::time::timeout(bound, request.rx).await {
+            Ok(answer) => self.outcome(answer),
+            Err(_) => Err(Failure::Lost("no answer came in time".into())),
+        }
+    }
+
+    /// Sends a request; its answer is still to be waited for.
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        params: Value,
+    ) -> Result<RequestHandle<RoleClient>, Failure> {
+        let request = ClientRequest::CustomRequest(CustomRequest::new(method, Some(params)));
+        // `send_cancellable_request` sends nothing when it is dropped: no `notifications/cancelled` for a task (S22).
+        self.peer()
+            .send_cancellable_request(request, PeerRequestOptions::no_options())
+            .await
+            .map_err(of_request)
+    }
+
+    /// What an answer says, as it came over the wire.
+    pub(crate) fn outcome(
+        &self,
+        answer: Result<Result<ServerResult, ServiceError>, RecvError>,
+    ) -> Result<Value, Failure> {
+        match answer.unwrap_or(Err(ServiceError::TransportClosed)) {
+            Ok(result) => Ok(raw_result(result)),
+            // A process that has ended says how, which is more than that it has.
+            Err(ServiceError::TransportClosed) => {
+                let end = self.observed.end();
+                Err(Failure::Lost(end.unwrap_or_else(|| "the connection was closed".into())))
+            }
+            Err(error) => Err(of_request(error)),
+        }
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("generation", &self.generation).finish_non_exhaustive()
+    }
+}
+
+fn of_handshake(error: ClientInitializeError) -> Failure {
+    if let Some(challenge) = error.auth_challenge() {
+        return Failure::Unauthorized(challenge.to_owned());
+    }
+    match error {
+        ClientInitializeError::JsonRpcError(error) => Failure::Refused(error),
+        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => of_handshake(*fallback),
+        ClientInitializeError::TransportError { error, .. } => of_transport(&error),
+        other => Failure::Unreached(other.to_string()),
+    }
+}
+
+fn of_request(error: ServiceError) -> Failure {
+    if let Some(challenge) = error.auth_challenge() {
+        return Failure::Unauthorized(challenge.to_owned());
+    }
+    match error {
+        ServiceError::McpError(error) => of_refusal(error),
+        ServiceError::TransportSend(error) => of_transport(&error),
+        ServiceError::TransportClosed => Failure::Lost("the connection was closed".into()),
+        other => Failure::Lost(other.to_string()),
+    }
+}
+
+/// An error answer; a refusal for the time being says when to come back.
+fn of_refusal(error: ErrorData) -> Failure {
+    let delay = error.data.as_ref().and_then(|data| data.get("retryAfterMs")).and_then(Value::as_u64);
+    match delay {
+        Some(delay) => Failure::Busy(Some(Duration::from_millis(delay))),
+        None => Failure::Refused(error),
+    }
+}
+
+fn of_transport(error: &DynamicTransportError) -> Failure {
+    let Some(known) = WireError::of(error) else { return Failure::Lost(error.to_string()) };
+    match known.refused() {
+        Refused::NotSent => Failure::Unreached(known.to_string()),
+        Refused::SessionExpired => Failure::SessionEnded,
+        Refused::Unauthorized(challenge) => Failure::Unauthorized(challenge.unwrap_or_default()),
+        // These two say that the request was turned away; any other says nothing of what became of it.
+        Refused::Status(429 | 503, delay) => Failure::Busy(delay.as_deref().and_then(pace::retry_after)),
+        Refused::Status(status, _) => Failure::Lost(format!("HTTP {status}")),
+        Refused::Unknown => Failure::Lost(known.to_string()),
+    }
+}
+
+/// The code of a missing capability, today's and that of early drafts.
+pub(crate) fn is_missing_capability(code: ErrorCode) -> bool {
+    matches!(code.0, -32021 | -32003)
+}
+
+/// Text that no other connection or call has.
+pub(crate) fn random_text() -> String {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The connection of a client, whichever it is at the time.
+pub(crate) struct Link {
+    server: Server,
+    user: User,
+    options: ClientOptions,
+    state: Mutex<State>,
+}
+
+type Handshake = watch::Receiver<Option<Result<Arc<Connection>, Failure>>>;
+
+enum State {
+    Down,
+    /// A handshake runs; whoever needs the connection waits for the same one.
+    Connecting(Handshake),
+    Up(Arc<Connection>),
+}
+
+impl Link {
+    pub(crate) fn new(server: Server, user: User, options: ClientOptions) -> Self {
+        Self { server, user, options, state: Mutex::new(State::Down) }
+    }
+
+    pub(crate) fn server(&self) -> &Server {
+        &self.server
+    }
+
+    pub(crate) fn options(&self) -> &ClientOptions {
+        &self.options
+    }
+
+    /// The connection; made if there is none. A caller that gives up leaves the handshake to the next one.
+    pub(crate) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
+        let mut handshake = match &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+            State::Up(connection) if !connection.is_closed() => return Ok(connection.clone()),
+            State::Connecting(handshake) => handshake.clone(),
+            state @ (State::Down | State::Up(_)) => {
+                let (sender, receiver) = watch::channel(None);
+                *state = State::Connecting(receiver.clone());
+                tokio::spawn(self.clone().connect(sender));
+                receiver
+            }
+        };
+        match handshake.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome.clone().expect("waited for"),
+            Err(_) => {
+                *self.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Down;
+                Err(Failure::Unreached("the handshake ended without an outcome".into()))
+            }
+        }
+    }
+
+    async fn connect(self: Arc<Self>, outcome: watch::Sender<Option<Result<Arc<Connection>, Failure>>>) {
+        let opened = Connection::open(&self.server, self.user.clone(), &self.options).await.map(Arc::new);
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = match &opened {
+            Ok(connection) => State::Up(connection.clone()),
+            Err(_) => State::Down,
+        };
+        outcome.send_replace(Some(opened));
+    }
+
+    /// Gives a connection up, so that the next request makes another: its session is over.
+    pub(crate) fn drop_connection(&self, connection: &Arc<Connection>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(&*state, State::Up(held) if Arc::ptr_eq(held, connection)) {
+            *state = State::Down;
+        }
+    }
+
+    /// Takes the connection down.
+    pub(crate) fn close(&self) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Down;
+    }
+}
+
+/// `_meta` with the key under which a server recognises a repeat of the call.
+pub(crate) fn keyed(mut params: Value, key: &str) -> Value {
+    if let Some(params) = params.as_object_mut() {
+        let meta = params.entry("_meta").or_insert_with(|| json!({}));
+        if let Some(meta) = meta.as_object_mut() {
+            meta.insert("outlast/idempotencyKey".into(), key.into());
+        }
+    }
+    params
+}
+
+/// What is left of a time that may be unbounded.
+pub(crate) fn left(until: Option<tokio::time::Instant>, bound: Duration) -> Duration {
+    until.map_or(bound, |until| until.saturating_duration_since(clock::now()).min(bound))
+}

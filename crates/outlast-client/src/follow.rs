@@ -1,0 +1,437 @@
+//! One task as this process follows it: what was last seen of it, the book of its questions, and who waits for it.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+use chrono::{DateTime, Utc};
+use futures::FutureExt;
+use rmcp::model::ErrorData;
+use serde_json::Value;
+use tokio::{
+    sync::{Notify, watch},
+    task::AbortHandle,
+};
+
+use crate::{
+    book::{Answers, Book, Prompt, Turn},
+    clock,
+    connection::Link,
+    error::CallErrorKind,
+    pump::Pump,
+    saved::{Generation, SavedTask},
+    store::HandleStore,
+    task::Task,
+};
+
+/// What makes a task this task, and never changes.
+#[derive(Clone)]
+pub(crate) struct Origin {
+    pub(crate) id: String,
+    pub(crate) tool: String,
+    pub(crate) created_at: DateTime<Utc>,
+    pub(crate) first_seen: DateTime<Utc>,
+    pub(crate) generation: Generation,
+    pub(crate) session: Option<String>,
+    pub(crate) output_schema: Option<Value>,
+}
+
+impl Origin {
+    /// Whether what a server says of a task of this id is about this one (C38). Servers write instants more or less exactly.
+    pub(crate) fn is_of(&self, task: &Task) -> bool {
+        (self.created_at - task.created_at).num_milliseconds().abs() < 1_000
+    }
+}
+
+/// See the module. There is one for each task and process, however many handles to it there are.
+pub(crate) struct Followed {
+    pub(crate) link: Arc<Link>,
+    pub(crate) origin: Origin,
+    store: Option<Arc<dyn HandleStore>>,
+    state: Mutex<State>,
+    /// Counts what waiters want to know of: new states, and the end of a pump.
+    news: watch::Sender<u64>,
+    /// Wakes the pump: an answer is there, a key is free again, the task was cancelled.
+    pub(crate) stirred: Notify,
+    /// Writes of the handle happen one after the other, so that the newest one stays.
+    saving: tokio::sync::Mutex<()>,
+}
+
+struct State {
+    task: Task,
+    /// Whether nothing but the answer to the call has been seen.
+    is_seed: bool,
+    /// Whether the server has said already that there is more to see.
+    wants_a_look: bool,
+    /// The first question that could not be answered while the present pump runs.
+    unanswered: Option<CallErrorKind>,
+    book: Book,
+    replaced: bool,
+    cancelling: bool,
+    seats: usize,
+    pump: Option<AbortHandle>,
+    /// Counts the pumps, so that a waiter tells the end of its own from that of an earlier one.
+    pumps: u64,
+    end: Option<(u64, CallErrorKind)>,
+}
+
+impl Followed {
+    fn new(
+        link: Arc<Link>,
+        store: Option<Arc<dyn HandleStore>>,
+        origin: Origin,
+        (task, wants_a_look): (Task, bool),
+        book: Book,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            link,
+            origin,
+            store,
+            state: Mutex::new(State {
+                task,
+                is_seed: true,
+                wants_a_look,
+                unanswered: None,
+                book,
+                replaced: false,
+                cancelling: false,
+                seats: 0,
+                pump: None,
+                pumps: 0,
+                end: None,
+            }),
+            news: watch::channel(0).0,
+            stirred: Notify::new(),
+            saving: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publish(&self) {
+        self.news.send_modify(|count| *count += 1);
+    }
+
+    /// The newest state that was seen.
+    pub(crate) fn task(&self) -> Task {
+        self.state().task.clone()
+    }
+
+    /// Whether the answer to the call was all there is to see until the server's pace has passed (C29).
+    pub(crate) fn may_wait(&self) -> bool {
+        let state = self.state();
+        state.is_seed && !state.wants_a_look
+    }
+
+    /// The first question that could not be answered, as the end of this wait.
+    pub(crate) fn unanswered(&self) -> Option<CallErrorKind> {
+        self.state().unanswered.clone()
+    }
+
+    /// A handler failed, or refused.
+    pub(crate) fn set_unanswered(&self, key: &str, error: ErrorData) {
+        let end = CallErrorKind::Unanswered { key: key.to_owned(), error };
+        self.state().unanswered.get_or_insert(end);
+    }
+
+    /// Whether another task has taken the id.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.state().replaced
+    }
+
+    /// Whether the caller wants the task to end.
+    pub(crate) fn is_cancelling(&self) -> bool {
+        self.state().cancelling
+    }
+
+    /// No question is presented from now on.
+    pub(crate) fn set_cancelling(&self) {
+        self.state().cancelling = true;
+        self.stirred.notify_one();
+    }
+
+    /// Takes a state that a server told. One that is older than what is known is left; a final one never changes (S12).
+    pub(crate) fn see(&self, task: Task) {
+        {
+            let mut state = self.state();
+            let older = !state.is_seed && task.updated_at < state.task.updated_at && !task.is_final();
+            if state.task.is_final() || older {
+                return;
+            }
+            let changed = state.is_seed || state.task != task;
+            state.task = task;
+            state.is_seed = false;
+            if !changed {
+                return;
+            }
+        }
+        self.publish();
+    }
+
+    /// The questions that have to be presented now, and the prompts that have to be closed.
+    pub(crate) fn due_questions(&self) -> Result<Turn, CallErrorKind> {
+        let mut state = self.state();
+        let State { task, book, .. } = &mut *state;
+        book.outstanding(task.questions().map(|(key, _)| key), self.link.options().max_rounds)
+            .map_err(|_| CallErrorKind::TooManyQuestions)
+    }
+
+    /// A handler has answered; false when nobody waits for its answer any more.
+    pub(crate) async fn answered(&self, key: &str, prompt: Prompt, answer: Value) -> bool {
+        let taken = self.state().book.answer(key, prompt, answer);
+        if taken {
+            self.keep_answers().await;
+            self.stirred.notify_one();
+        }
+        taken
+    }
+
+    /// An answer from elsewhere than a prompt; an open prompt for it is closed by the pump.
+    pub(crate) async fn answer(&self, key: &str, answer: Value) {
+        self.state().book.answer_unasked(key, answer);
+        self.keep_answers().await;
+        self.stirred.notify_one();
+    }
+
+    /// A prompt has been closed without an answer.
+    pub(crate) fn abandoned(&self, key: &str, prompt: Prompt) {
+        self.state().book.abandon(key, prompt);
+        self.stirred.notify_one();
+    }
+
+    /// The answers that the server has not acknowledged.
+    pub(crate) fn undelivered(&self) -> Answers {
+        self.state().book.undelivered()
+    }
+
+    /// The server has what was `sent`.
+    pub(crate) async fn acknowledged(&self, sent: &Answers) {
+        self.state().book.acknowledged(sent);
+        self.keep_answers().await;
+    }
+
+    /// The server refused what was `sent`.
+    pub(crate) async fn rejected(&self, sent: &Answers) {
+        self.state().book.rejected(sent);
+        self.keep_answers().await;
+    }
+
+    /// The handle, to be written down.
+    pub(crate) fn save(&self) -> SavedTask {
+        let state = self.state();
+        let origin = self.origin.clone();
+        SavedTask {
+            version: SavedTask::VERSION,
+            server: self.link.server().name().to_owned(),
+            task_id: origin.id,
+            tool: origin.tool,
+            created_at: origin.created_at,
+            first_seen: origin.first_seen,
+            generation: origin.generation,
+            session: origin.session,
+            output_schema: origin.output_schema,
+            answers: state.book.undelivered(),
+            delivered: state.book.delivered(),
+        }
+    }
+
+    /// Writes the handle to the store, if there is one.
+    pub(crate) async fn keep(&self) -> Result<(), CallErrorKind> {
+        let Some(store) = &self.store else { return Ok(()) };
+        let _turn = self.saving.lock().await;
+        store.save(&self.save()).await.map_err(|error| CallErrorKind::Store(error.to_string()))
+    }
+
+    /// Keeps what the book says now. A store that fails costs no more than that the person may be asked again by another
+    /// process, so the task goes on.
+    async fn keep_answers(&self) {
+        if let Err(error) = self.keep().await {
+            tracing::warn!(%error, "an answer could not be written down; it is kept in memory");
+        }
+    }
+
+    /// Takes the handle out of the store: its end has been told.
+    pub(crate) async fn forget(&self) {
+        let Some(store) = &self.store else { return };
+        let _turn = self.saving.lock().await;
+        if let Err(error) = store.remove(self.link.server().name(), &self.origin.id).await {
+            tracing::warn!(%error, "the handle of a task that has ended could not be removed");
+        }
+    }
+
+    /// Waits along with others: the first to sit down starts the pump, and when the last one leaves it stops.
+    pub(crate) fn sit(self: &Arc<Self>) -> Seat {
+        let mut state = self.state();
+        state.seats += 1;
+        if state.pump.is_none() && !state.task.is_final() && !state.replaced {
+            state.pumps += 1;
+            state.unanswered = None;
+            let (followed, number) = (self.clone(), state.pumps);
+            let pump = tokio::spawn(async move {
+                let run = std::panic::AssertUnwindSafe(Pump::new(&followed).run()).catch_unwind();
+                let end = match run.await {
+                    Ok(end) => end.err(),
+                    Err(_) => Some(CallErrorKind::Connection(
+                        "following the task failed by a fault of this client".into(),
+                    )),
+                };
+                followed.pump_ended(number, end);
+            });
+            state.pump = Some(pump.abort_handle());
+        }
+        let pump = state.pumps;
+        drop(state);
+        Seat { news: self.news.subscribe(), followed: self.clone(), pump }
+    }
+
+    fn pump_ended(&self, number: u64, end: Option<CallErrorKind>) {
+        {
+            let mut state = self.state();
+            if state.pumps == number {
+                state.pump = None;
+            }
+            if let Some(end) = end {
+                state.end = Some((number, end));
+            }
+        }
+        self.publish();
+    }
+
+    fn replace(&self) {
+        self.state().replaced = true;
+        self.stirred.notify_one();
+        self.publish();
+    }
+}
+
+impl fmt::Debug for Followed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the id, which may be all that protects the task.
+        f.debug_struct("Followed").field("tool", &self.origin.tool).finish_non_exhaustive()
+    }
+}
+
+/// A place among those who wait for a task.
+pub(crate) struct Seat {
+    followed: Arc<Followed>,
+    news: watch::Receiver<u64>,
+    pump: u64,
+}
+
+/// What a seat sees when it looks.
+pub(crate) enum View {
+    /// The newest state, with more to come.
+    State(Task),
+    /// The final state.
+    Final(Task),
+    /// Waiting has ended without one.
+    Ended(CallErrorKind),
+}
+
+impl Seat {
+    /// How things stand.
+    pub(crate) fn look(&mut self) -> View {
+        self.news.mark_unchanged();
+        let state = self.followed.state();
+        if state.task.is_final() {
+            return View::Final(state.task.clone());
+        }
+        if state.replaced {
+            return View::Ended(CallErrorKind::AnotherTask);
+        }
+        match &state.end {
+            Some((pump, end)) if *pump >= self.pump => View::Ended(end.clone()),
+            _ => View::State(state.task.clone()),
+        }
+    }
+
+    /// Waits until a look may show something new.
+    pub(crate) async fn news(&mut self) {
+        // The sender lives in what `self.followed` keeps alive.
+        let _ = self.news.changed().await;
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut state = self.followed.state();
+        state.seats -= 1;
+        if state.seats == 0
+            && let Some(pump) = state.pump.take()
+        {
+            pump.abort();
+        }
+    }
+}
+
+/// What tells the tasks of a client apart: their session, where there are sessions, and their id.
+type TaskKey = (Option<String>, String);
+
+/// The tasks that a client follows, by id and session, so that two handles to one task share one book, and a new task under
+/// an old id is never taken for the old one.
+#[derive(Default)]
+pub(crate) struct Registry {
+    tasks: Mutex<HashMap<TaskKey, Weak<Followed>>>,
+}
+
+impl Registry {
+    /// A task that was created just now: whatever else went by its id in its session is another task.
+    pub(crate) fn created(
+        &self,
+        link: &Arc<Link>,
+        store: Option<Arc<dyn HandleStore>>,
+        origin: Origin,
+        seed: (Task, bool),
+    ) -> Arc<Followed> {
+        let key = (origin.session.clone(), origin.id.clone());
+        let followed = Followed::new(link.clone(), store, origin, seed, Book::default());
+        let earlier =
+            self.tasks().insert(key, Arc::downgrade(&followed)).and_then(|earlier| earlier.upgrade());
+        if let Some(earlier) = earlier {
+            earlier.replace();
+        }
+        followed
+    }
+
+    /// A task that is taken up again. One that is followed already is shared.
+    pub(crate) fn resumed(
+        &self,
+        link: &Arc<Link>,
+        store: Option<Arc<dyn HandleStore>>,
+        origin: Origin,
+        task: Task,
+        answers: Answers,
+        delivered: BTreeSet<String>,
+    ) -> Arc<Followed> {
+        let key = (origin.session.clone(), origin.id.clone());
+        let mut tasks = self.tasks();
+        if let Some(known) = tasks.get(&key).and_then(Weak::upgrade)
+            && known.origin.created_at == origin.created_at
+            && !known.is_replaced()
+        {
+            return known;
+        }
+        let followed =
+            Followed::new(link.clone(), store, origin, (task, true), Book::resumed(answers, delivered));
+        tasks.insert(key, Arc::downgrade(&followed));
+        followed
+    }
+
+    fn tasks(&self) -> MutexGuard<'_, HashMap<TaskKey, Weak<Followed>>> {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those that nobody holds a handle to are let go whenever the table would have to grow.
+        if tasks.len() == tasks.capacity() {
+            tasks.retain(|_, task| task.strong_count() > 0);
+        }
+        tasks
+    }
+}
+
+/// How long ago, by the wall, an instant was; zero for one to come.
+pub(crate) fn age(instant: DateTime<Utc>) -> std::time::Duration {
+    (clock::wall() - instant).to_std().unwrap_or_default()
+}

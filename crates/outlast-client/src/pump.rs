@@ -1,0 +1,467 @@
+//! Follows a task until it ends: polls at the server's pace, hears pushes, presents questions and delivers their answers.
+//!
+//! A pump is a loop over what can happen; it runs while somebody waits for the task, and can be stopped at any point without
+//! losing anything, since what must last is in [`Followed`].
+
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use futures::{FutureExt, future::BoxFuture};
+use rmcp::{
+    model::{ClientResult, ErrorCode, ErrorData, RequestId},
+    service::RequestContext,
+};
+use serde_json::Value;
+use tokio::{
+    task::{AbortHandle, JoinSet},
+    time::Instant,
+};
+
+use crate::{
+    book::{Answers, Prompt, Turn},
+    clock,
+    connection::{Connection, Failure},
+    error::CallErrorKind,
+    follow::{Followed, age},
+    pace,
+    push::{self, Push},
+    requests,
+    saved::Generation,
+    tap::Heard,
+    task::{Question, Task},
+};
+
+/// How many tries in a row of a listen that fails before pushes are given up for this wait.
+const LISTENS: u32 = 5;
+
+type Look<'f> = BoxFuture<'f, Result<Task, requests::Error>>;
+type Delivery<'f> = BoxFuture<'f, Result<(), requests::Error>>;
+
+pub(crate) struct Pump<'f> {
+    followed: &'f Arc<Followed>,
+    next_poll: Instant,
+    next_delivery: Instant,
+    next_listen: Option<Instant>,
+    backstop: Option<Instant>,
+    /// A last poll runs: the time to live has passed.
+    is_last_look: bool,
+    failures: u32,
+    failing_since: Option<Instant>,
+    deliveries_failed: u32,
+    listens_failed: u32,
+    poll: Option<Look<'f>>,
+    delivery: Option<(Answers, Delivery<'f>)>,
+    /// Answers that were refused: by their shape, or because the task is gone; the next poll tells which.
+    refused: Option<Answers>,
+    prompts: JoinSet<()>,
+    open: HashMap<Prompt, AbortHandle>,
+    push: Option<Push>,
+    /// The legacy request that holds the result of a task, and meanwhile carries its questions.
+    legacy_result: Option<Look<'f>>,
+}
+
+/// What woke the loop.
+enum Event {
+    Polled(Result<Task, requests::Error>),
+    Delivered(Answers, Result<(), requests::Error>),
+    Answered,
+    Heard(Heard),
+    ListenEnded(Result<(), Failure>),
+    LegacyResult(Result<Task, requests::Error>),
+    Stirred,
+    Due,
+}
+
+impl<'f> Pump<'f> {
+    pub(crate) fn new(followed: &'f Arc<Followed>) -> Self {
+        let now = clock::now();
+        let task = followed.task();
+        // C29: a task that was just created is first polled when its server said; anything else is looked at at once.
+        let first = if followed.may_wait() {
+            pace::next_poll(task.poll_interval_ms, pace::random())
+        } else {
+            Duration::ZERO
+        };
+        Self {
+            followed,
+            next_poll: now + first,
+            next_delivery: now,
+            next_listen: followed.link.options().push.then_some(now),
+            backstop: None,
+            is_last_look: false,
+            failures: 0,
+            failing_since: None,
+            deliveries_failed: 0,
+            listens_failed: 0,
+            poll: None,
+            delivery: None,
+            refused: None,
+            prompts: JoinSet::new(),
+            open: HashMap::new(),
+            push: None,
+            legacy_result: None,
+        }
+    }
+
+    /// Runs until the task is final; or until it is clear that this wait will not see that.
+    pub(crate) async fn run(mut self) -> Result<(), CallErrorKind> {
+        self.set_backstop(&self.followed.task());
+        loop {
+            if self.followed.task().is_final() {
+                return Ok(());
+            }
+            if self.followed.is_replaced() {
+                return Err(CallErrorKind::AnotherTask);
+            }
+            self.present()?;
+            self.start_requests();
+            if let Some(end) = self.followed.unanswered() {
+                // C35: what was answered to other questions is kept and sent first.
+                let is_settled = self.prompts.is_empty()
+                    && self.delivery.is_none()
+                    && self.followed.undelivered().is_empty();
+                if is_settled {
+                    return Err(end);
+                }
+            }
+            let event = self.next_event().await;
+            self.take(event).await?;
+        }
+    }
+
+    /// Gives the questions that nobody has seen to the handler, and closes the prompts of those that are asked no more.
+    fn present(&mut self) -> Result<(), CallErrorKind> {
+        if self.followed.is_cancelling() {
+            // C33: what is open is closed, and nothing else is opened.
+            self.prompts.abort_all();
+            self.open.clear();
+            return Ok(());
+        }
+        if self.followed.unanswered().is_some() {
+            return Ok(());
+        }
+        let task = self.followed.task();
+        let Turn { due, closed } = self.followed.due_questions()?;
+        for prompt in closed {
+            if let Some(handle) = self.open.remove(&prompt) {
+                handle.abort();
+            }
+        }
+        for (key, prompt) in due {
+            let question =
+                task.questions().find(|(asked, _)| *asked == key).map(|(_, question)| question.clone());
+            let Some(question) = question else { continue };
+            let held = Held { followed: self.followed.clone(), key, prompt };
+            let handle = self.prompts.spawn(held.put(question));
+            self.open.insert(prompt, handle);
+        }
+        Ok(())
+    }
+
+    fn start_requests(&mut self) {
+        let (followed, now) = (self.followed, clock::now());
+        if self.poll.is_none() && now >= self.next_poll {
+            self.poll = Some(requests::get(followed).boxed());
+        }
+        if self.delivery.is_none() && self.refused.is_none() && now >= self.next_delivery {
+            let answers = followed.undelivered();
+            if !answers.is_empty() {
+                let delivery = requests::update(followed, answers.clone()).boxed();
+                self.delivery = Some((answers, delivery));
+            }
+        }
+        if self.push.is_none() && self.next_listen.is_some_and(|at| now >= at) {
+            self.next_listen = None;
+            if followed.origin.generation == Generation::Extension {
+                self.push = Some(push::listen(followed));
+            }
+        }
+        let asks_by_itself =
+            followed.origin.generation == Generation::Experimental && followed.task().needs_input();
+        if self.legacy_result.is_none() && asks_by_itself && !followed.is_cancelling() {
+            self.legacy_result = Some(requests::legacy_result(followed).boxed());
+        }
+    }
+
+    async fn next_event(&mut self) -> Event {
+        let wants_delivery =
+            self.delivery.is_none() && self.refused.is_none() && !self.followed.undelivered().is_empty();
+        let due = [
+            self.poll.is_none().then_some(self.next_poll),
+            wants_delivery.then_some(self.next_delivery),
+            self.push.is_none().then_some(self.next_listen).flatten(),
+            (!self.is_last_look).then_some(self.backstop).flatten(),
+        ];
+        let due = due.into_iter().flatten().min();
+        tokio::select! {
+            polled = maybe(self.poll.as_mut()) => {
+                self.poll = None;
+                Event::Polled(polled)
+            }
+            delivered = maybe(self.delivery.as_mut().map(|(_, delivery)| delivery)) => {
+                let (sent, _) = self.delivery.take().expect("it has just come");
+                Event::Delivered(sent, delivered)
+            }
+            Some(_) = self.prompts.join_next() => Event::Answered,
+            pushed = push::next(self.push.as_mut()) => match pushed {
+                push::Event::Heard(heard) => Event::Heard(heard),
+                push::Event::Ended(end) => Event::ListenEnded(end),
+            },
+            result = maybe(self.legacy_result.as_mut()) => {
+                self.legacy_result = None;
+                Event::LegacyResult(result)
+            }
+            () = self.followed.stirred.notified() => Event::Stirred,
+            () = sleep_until(due) => Event::Due,
+        }
+    }
+
+    async fn take(&mut self, event: Event) -> Result<(), CallErrorKind> {
+        match event {
+            Event::Polled(Ok(task)) => {
+                self.failures = 0;
+                self.failing_since = None;
+                self.see(task).await
+            }
+            Event::Delivered(sent, Ok(())) => {
+                self.deliveries_failed = 0;
+                self.followed.acknowledged(&sent).await;
+                // The server may go on at once, and nothing else tells of it.
+                self.poll_soon();
+                Ok(())
+            }
+            Event::Delivered(sent, Err(error)) => self.delivery_failed(sent, error),
+            Event::Answered => {
+                self.open.retain(|_, handle| !handle.is_finished());
+                Ok(())
+            }
+            Event::Heard(heard) => self.heard(heard).await,
+            Event::ListenEnded(end) => {
+                self.listen_ended(end);
+                Ok(())
+            }
+            Event::LegacyResult(Ok(task)) => self.see(task).await,
+            Event::Polled(Err(error)) | Event::LegacyResult(Err(error)) => self.poll_failed(error),
+            Event::Stirred => {
+                if self.followed.is_cancelling() {
+                    self.next_poll = self.next_poll.min(clock::now());
+                }
+                Ok(())
+            }
+            Event::Due => self.backstop_due(),
+        }
+    }
+
+    /// A valid answer came.
+    async fn see(&mut self, task: Task) -> Result<(), CallErrorKind> {
+        if !self.followed.origin.is_of(&task) {
+            return Err(CallErrorKind::AnotherTask);
+        }
+        self.set_backstop(&task);
+        let is_final = task.is_final();
+        let interval = task.poll_interval_ms;
+        self.followed.see(task);
+        if let Some(sent) = self.refused.take()
+            && !is_final
+        {
+            // The task is there, so it was the answers that were refused.
+            self.followed.rejected(&sent).await;
+        }
+        if self.is_last_look {
+            self.is_last_look = false;
+            if !is_final && self.backstop.is_some_and(|backstop| clock::now() >= backstop) {
+                return Err(CallErrorKind::Expired);
+            }
+        }
+        let mut pause = pace::next_poll(interval, pace::random());
+        if self.push.as_ref().is_some_and(Push::is_acknowledged) {
+            pause = pause.max(self.followed.link.options().poll_beside_push);
+        }
+        self.next_poll = clock::now() + pause;
+        Ok(())
+    }
+
+    fn poll_failed(&mut self, error: requests::Error) -> Result<(), CallErrorKind> {
+        let failure = match error {
+            requests::Error::End(end) => return Err(end),
+            requests::Error::Failed(failure) => failure,
+        };
+        if self.is_last_look {
+            return Err(CallErrorKind::Expired);
+        }
+        let now = clock::now();
+        self.failures += 1;
+        let since = *self.failing_since.get_or_insert(now);
+        if now.duration_since(since) >= self.followed.link.options().give_up_after {
+            return Err(failure.into_kind());
+        }
+        let asked = match &failure {
+            Failure::Busy(delay) => *delay,
+            _ => None,
+        };
+        // The pace that the server asked for holds for polls that fail, too.
+        let pause = pace::next_retry(self.failures, asked, pace::random());
+        self.next_poll = now + pause;
+        Ok(())
+    }
+
+    fn delivery_failed(&mut self, sent: Answers, error: requests::Error) -> Result<(), CallErrorKind> {
+        let now = clock::now();
+        match error {
+            requests::Error::End(end) => return Err(end),
+            requests::Error::Failed(Failure::Refused(error)) if error.code == ErrorCode::INVALID_PARAMS => {
+                self.refused = Some(sent);
+                self.next_poll = now;
+            }
+            requests::Error::Failed(failure) => {
+                self.deliveries_failed += 1;
+                let since = *self.failing_since.get_or_insert(now);
+                if now.duration_since(since) >= self.followed.link.options().give_up_after {
+                    return Err(failure.into_kind());
+                }
+                let asked = match &failure {
+                    Failure::Busy(delay) => *delay,
+                    _ => None,
+                };
+                self.next_delivery = now + pace::next_retry(self.deliveries_failed, asked, pace::random());
+            }
+        }
+        Ok(())
+    }
+
+    async fn heard(&mut self, heard: Heard) -> Result<(), CallErrorKind> {
+        if heard.acknowledged {
+            self.listens_failed = 0;
+        }
+        let Some(state) = heard.state else { return Ok(()) };
+        match requests::read_pushed(self.followed, &state) {
+            Ok(Some(task)) => self.see(task).await,
+            // A legacy notification says that something changed, and not what the result is.
+            Ok(None) => {
+                self.poll_soon();
+                Ok(())
+            }
+            Err(why) => {
+                tracing::warn!(why = why.0, "a malformed notification about a task was dropped");
+                Ok(())
+            }
+        }
+    }
+
+    /// Polling covers for pushes until they can be had again.
+    fn listen_ended(&mut self, end: Result<(), Failure>) {
+        self.push = None;
+        let now = clock::now();
+        match end {
+            // It ends by itself when the task is final, or when the server goes down.
+            Ok(()) => {}
+            Err(Failure::Refused(error)) => {
+                tracing::debug!(code = error.code.0, "the server pushes nothing for this task");
+                self.listens_failed = LISTENS;
+            }
+            Err(failure) => tracing::debug!(?failure, "the subscription to a task was lost"),
+        }
+        self.listens_failed += 1;
+        if self.listens_failed < LISTENS {
+            self.next_listen = Some(now + pace::next_retry(self.listens_failed, None, pace::random()));
+        }
+        // Whatever changed meanwhile is seen by the next poll, which need not be the slow one beside pushes.
+        let pause = pace::next_poll(self.followed.task().poll_interval_ms, pace::random());
+        self.next_poll = self.next_poll.min(now + pause);
+    }
+
+    fn poll_soon(&mut self) {
+        if self.push.as_ref().is_some_and(Push::is_acknowledged) {
+            return;
+        }
+        let pause = pace::next_poll(self.followed.task().poll_interval_ms, pace::random());
+        self.next_poll = self.next_poll.min(clock::now() + pause);
+    }
+
+    fn backstop_due(&mut self) -> Result<(), CallErrorKind> {
+        if self.backstop.is_some_and(|backstop| clock::now() >= backstop) && !self.is_last_look {
+            self.is_last_look = true;
+            self.next_poll = clock::now();
+        }
+        Ok(())
+    }
+
+    /// S24: the time to live, counted from when this client first saw the task, since its clock and the server's may differ.
+    fn set_backstop(&mut self, task: &Task) {
+        self.backstop = task.ttl_ms.and_then(|ttl| {
+            let left = Duration::from_millis(ttl).saturating_sub(age(self.followed.origin.first_seen));
+            clock::now().checked_add(left)
+        });
+    }
+}
+
+/// A prompt that is open. However it ends, its key is given back unless it was answered; until then the key is held, so
+/// that no second prompt opens beside one that is still closing.
+struct Held {
+    followed: Arc<Followed>,
+    key: String,
+    prompt: Prompt,
+}
+
+impl Held {
+    async fn put(self, question: Question) {
+        let mut failures = 0;
+        let connection = loop {
+            match self.followed.link.connection().await {
+                Ok(connection) => break connection,
+                Err(_) => {
+                    failures += 1;
+                    tokio::time::sleep(pace::next_retry(failures, None, pace::random())).await;
+                }
+            }
+        };
+        match put(&connection, &question, &self.key).await {
+            Ok(answer) => {
+                self.followed.answered(&self.key, self.prompt, answer).await;
+            }
+            // Told before the key is free, so that it is not presented again by this wait.
+            Err(error) => self.followed.set_unanswered(&self.key, error),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.followed.abandoned(&self.key, self.prompt);
+    }
+}
+
+/// Puts a question to the user's handler, as it would be put if the server had sent it by itself (S30).
+pub(crate) async fn put(connection: &Connection, question: &Question, key: &str) -> Result<Value, ErrorData> {
+    let Some(request) = question.request() else {
+        return Err(ErrorData::invalid_request("the question is of no kind that a task may ask", None));
+    };
+    if let Some(refusal) = requests::undeclared(&connection.user.get_info().capabilities, &request) {
+        return Err(refusal);
+    }
+    let context = RequestContext::new(RequestId::String(key.into()), connection.peer().clone());
+    let handled = AssertUnwindSafe(connection.user.handle_request(request, context)).catch_unwind().await;
+    match handled {
+        Ok(Ok(ClientResult::EmptyResult(_) | ClientResult::CustomResult(_))) | Err(_) => {
+            Err(ErrorData::internal_error("the handler of the question failed", None))
+        }
+        Ok(Ok(result)) => {
+            serde_json::to_value(result).map_err(|_| ErrorData::internal_error("the answer is no JSON", None))
+        }
+        Ok(Err(error)) => Err(error),
+    }
+}
+
+/// Waits for a future that may not be there.
+async fn maybe<T>(future: Option<&mut BoxFuture<'_, T>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}

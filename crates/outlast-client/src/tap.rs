@@ -1,0 +1,137 @@
+//! The service that rmcp serves for a client: the user's own handler, and beside it an ear for what is said of tasks.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use rmcp::{
+    RoleClient,
+    model::{
+        ClientConfig, ClientResult, CustomNotification, ErrorData, ServerNotification, ServerRequest,
+        TASKS_EXTENSION_ID,
+    },
+    service::{DynService, NotificationContext, RequestContext, Service},
+};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::wire::{RawNotification, raw_notification};
+
+/// The user's handler as this crate holds it, whatever its type.
+pub(crate) type User = Arc<dyn DynService<RoleClient>>;
+
+/// Serves the user's handler, and tells the [`Hub`] what was pushed.
+pub(crate) struct Tap {
+    pub(crate) user: User,
+    pub(crate) hub: Arc<Hub>,
+}
+
+impl Service<RoleClient> for Tap {
+    async fn handle_request(
+        &self,
+        request: ServerRequest,
+        context: RequestContext<RoleClient>,
+    ) -> Result<ClientResult, ErrorData> {
+        self.user.handle_request(request, context).await
+    }
+
+    async fn handle_notification(
+        &self,
+        notification: ServerNotification,
+        context: NotificationContext<RoleClient>,
+    ) -> Result<(), ErrorData> {
+        let raw = match &notification {
+            ServerNotification::CustomNotification(custom) => raw_notification(custom),
+            _ => None,
+        };
+        let notification = match raw {
+            Some(raw) => {
+                self.hub.hear(&raw);
+                as_the_sdk_reads_it(raw)
+            }
+            None => notification,
+        };
+        self.user.handle_notification(notification, context).await
+    }
+
+    fn get_info(&self) -> ClientConfig {
+        let mut info = self.user.get_info();
+        // S1: every request declares the extension; the settings that the user gave it are kept.
+        info.capabilities
+            .extensions
+            .get_or_insert_default()
+            .entry(TASKS_EXTENSION_ID.to_owned())
+            .or_default();
+        info
+    }
+}
+
+/// What was last pushed of one task.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Heard {
+    /// Whether a subscription that names the task is acknowledged.
+    pub(crate) acknowledged: bool,
+    /// The newest state that was pushed, as it came.
+    pub(crate) state: Option<Arc<Value>>,
+}
+
+/// Where pushes are handed to those who follow the tasks. A connection has one; it keeps the newest state of each task that
+/// is followed, and nothing of others.
+#[derive(Default)]
+pub(crate) struct Hub {
+    followed: Mutex<HashMap<String, watch::Sender<Heard>>>,
+}
+
+impl Hub {
+    /// Begins to follow a task. Dropping every receiver ends it.
+    pub(crate) fn follow(&self, task: &str) -> watch::Receiver<Heard> {
+        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        followed.retain(|id, sender| id == task || sender.receiver_count() > 0);
+        let sender = followed.entry(task.to_owned()).or_insert_with(|| watch::channel(Heard::default()).0);
+        if sender.receiver_count() == 0 {
+            // What an earlier follower heard is of an earlier subscription.
+            sender.send_replace(Heard::default());
+        }
+        sender.subscribe()
+    }
+
+    fn hear(&self, notification: &RawNotification) {
+        let params = &notification.params;
+        match notification.method.as_str() {
+            method @ ("notifications/tasks" | "notifications/tasks/status") => match params.get("taskId") {
+                Some(Value::String(id)) => {
+                    let state = Arc::new(params.clone());
+                    self.tell(id, |heard| heard.state = Some(state));
+                }
+                // A notification has nobody to complain to.
+                _ => tracing::warn!(method, "a notification about no task was dropped"),
+            },
+            "notifications/subscriptions/acknowledged" => {
+                let ids = params
+                    .get("notifications")
+                    .and_then(|what| what.get("taskIds"))
+                    .and_then(Value::as_array);
+                for id in ids.into_iter().flatten().filter_map(Value::as_str) {
+                    self.tell(id, |heard| heard.acknowledged = true);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn tell(&self, id: &str, change: impl FnOnce(&mut Heard)) {
+        if let Some(sender) = self.followed.lock().unwrap_or_else(PoisonError::into_inner).get(id) {
+            sender.send_modify(change);
+        }
+    }
+}
+
+/// To the user it comes as the SDK would have given it, had it not been put aside.
+fn as_the_sdk_reads_it(raw: RawNotification) -> ServerNotification {
+    let RawNotification { method, params } = raw;
+    let read = serde_json::from_value(json!({ "method": method, "params": params.clone() }));
+    read.unwrap_or_else(|_| {
+        ServerNotification::CustomNotification(CustomNotification::new(method, Some(params)))
+    })
+}
