@@ -130,7 +130,8 @@ fi
 prepare() {
   case $1 in
     inspector | ext-tasks) npm_clients && server outlast ;;
-    fastmcp-client) fastmcp_python ;;
+    # It has a server of its own.
+    fastmcp-client) fastmcp_python && cargo build --quiet --locked -p outlast --example conformance_server ;;
     *) built interop-walk walk && server "$1" ;;
   esac
 }
