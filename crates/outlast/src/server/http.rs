@@ -279,8 +279,8 @@ where
                     name_task(&mut parts, &body);
                 }
                 if may_listen && let Some(moved) = move_aside(&body) {
-                    parts.headers.insert(header::CONTENT_LENGTH, moved.len().into());
-                    body = moved.into();
+                    parts.headers.insert(header::CONTENT_LENGTH, moved.message.len().into());
+                    body = moved.message.into();
                     listens = true;
                 }
                 request = Request::from_parts(parts, Body::from(body));

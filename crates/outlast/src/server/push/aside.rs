@@ -33,9 +33,15 @@ struct ProbeFilter {
     _task_ids: IgnoredAny,
 }
 
+/// A listen request with its filter out of the SDK's way.
+pub(crate) struct Moved {
+    pub(crate) message: Vec<u8>,
+    pub(crate) id: Value,
+}
+
 /// The message with its filter out of the SDK's way; `None` when it may stay as it is, because it is no listen request, or
 /// one without task ids.
-pub(crate) fn move_aside(message: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn move_aside(message: &[u8]) -> Option<Moved> {
     // Nearly every message ends here, unparsed. In one with a backslash the name may be written with escapes, as some
     // libraries write every slash.
     if !contains(message, LISTEN.as_bytes()) && !message.contains(&b'\\') {
@@ -50,7 +56,7 @@ pub(crate) fn move_aside(message: &[u8]) -> Option<Vec<u8>> {
     params.get("notifications")?.get("taskIds")?;
     let filter = params.remove("notifications")?;
     params.insert(FILTER.to_owned(), filter);
-    serde_json::to_vec(&message).ok()
+    Some(Moved { id: message["id"].clone(), message: serde_json::to_vec(&message).ok()? })
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {
@@ -64,7 +70,8 @@ mod tests {
     use super::*;
 
     fn moved(message: &Value) -> Option<Value> {
-        move_aside(message.to_string().as_bytes()).map(|moved| serde_json::from_slice(&moved).unwrap())
+        move_aside(message.to_string().as_bytes())
+            .map(|moved| serde_json::from_slice(&moved.message).unwrap())
     }
 
     #[test]
@@ -86,7 +93,7 @@ mod tests {
             moved(&json!({"method": "tools/call", "params": {"note": "subscriptions/listen taskIds"}})),
             None
         );
-        assert_eq!(move_aside(b"{\"method\": \"subscriptions/listen\", \"taskIds\""), None);
+        assert!(move_aside(b"{\"method\": \"subscriptions/listen\", \"taskIds\"").is_none());
         assert_eq!(moved(&json!({"method": LISTEN, "params": ["taskIds"]})), None);
         assert_eq!(moved(&listen(json!(["taskIds"]))), None);
         assert_eq!(moved(&json!([listen(filter)])), None);
@@ -97,9 +104,9 @@ mod tests {
         let filter = r#""params":{"notifications":{"task\u0049ds":["one"]}}}"#;
         for method in [r"subscriptions\/listen", r"\u0073ubscriptions/listen"] {
             let aside = move_aside(format!(r#"{{"method":"{method}",{filter}"#).as_bytes()).unwrap();
-            let aside: Value = serde_json::from_slice(&aside).unwrap();
+            let aside: Value = serde_json::from_slice(&aside.message).unwrap();
             assert_eq!(aside["params"], json!({"x-notifications": {"taskIds": ["one"]}}));
         }
-        assert_eq!(move_aside(format!(r#"{{"method":"tools\/call",{filter}"#).as_bytes()), None);
+        assert!(move_aside(format!(r#"{{"method":"tools\/call",{filter}"#).as_bytes()).is_none());
     }
 }

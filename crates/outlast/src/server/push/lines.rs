@@ -1,11 +1,18 @@
 //! Standard input as the SDK is to see it: each line with its task filter moved aside, and none without an end.
 
+use std::collections::VecDeque;
+
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader, DuplexStream, duplex};
 
 use super::aside::move_aside;
 
 /// What the SDK reads in place of a line that is too long: it answers with an error, and the connection goes on.
 const TOO_LONG: &[u8] = b"{\"jsonrpc\":\"2.0\",\"error\":\"a line was too long\"}\n";
+
+/// How many subscriptions are ended with their client: those that were begun last. Without it the SDK would wait five
+/// seconds for each to answer by itself.
+const ENDED: usize = 1_000;
 
 /// Bytes on their way to the SDK at one time.
 const BUFFER: usize = 64 << 10;
@@ -27,10 +34,14 @@ async fn pass_on(
 ) -> std::io::Result<()> {
     let mut line = Vec::new();
     let mut too_long = false;
+    let mut begun = VecDeque::new();
     loop {
         let available = input.fill_buf().await?;
         if available.is_empty() {
             // What has no end is no message.
+            for id in begun {
+                output.write_all(&cancelled(&id)).await?;
+            }
             return output.shutdown().await;
         }
         let end = available.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
@@ -47,13 +58,24 @@ async fn pass_on(
             tracing::warn!(max, "a message on standard input was too long and was dropped");
             output.write_all(TOO_LONG).await?;
         } else if let Some(mut moved) = move_aside(&line) {
-            moved.push(b'\n');
-            output.write_all(&moved).await?;
+            moved.message.push(b'\n');
+            output.write_all(&moved.message).await?;
+            if begun.len() == ENDED {
+                begun.pop_front();
+            }
+            begun.push_back(moved.id);
         } else {
             output.write_all(&line).await?;
         }
         line = Vec::new();
     }
+}
+
+/// What a client sends that wants no more of a subscription.
+fn cancelled(id: &Value) -> Vec<u8> {
+    let params = json!({"requestId": id});
+    format!("{}\n", json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}))
+        .into_bytes()
 }
 
 #[cfg(test)]
@@ -71,11 +93,16 @@ mod tests {
     #[tokio::test]
     async fn lines_pass_as_they_are_and_a_filter_of_tasks_is_moved() {
         assert_eq!(read(b"one\r\n\ntwo\nno end", 100).await, "one\r\n\ntwo\n");
-        let listen =
-            b"{\"method\":\"subscriptions/listen\",\"params\":{\"notifications\":{\"taskIds\":[]}}}\n";
-        let moved =
-            "{\"method\":\"subscriptions/listen\",\"params\":{\"x-notifications\":{\"taskIds\":[]}}}\n";
-        assert_eq!(read(listen, 100).await, moved);
+        let listen = br#"{"id":"a","method":"subscriptions/listen","params":{"notifications":{"taskIds":[]}}}
+{"id":7,"method":"tasks/get"}
+"#;
+        let moved = r#"{"id":"a","method":"subscriptions/listen","params":{"x-notifications":{"taskIds":[]}}}
+{"id":7,"method":"tasks/get"}
+"#;
+        // The client is gone after that, and its subscription with it.
+        let ended = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a"}}
+"#;
+        assert_eq!(read(listen, 100).await, format!("{moved}{ended}"));
     }
 
     #[tokio::test]

@@ -73,12 +73,19 @@ impl<H: ServerHandler> TaskServer<H> {
             .into_iter()
             .filter(|id| id.parse().is_ok_and(|id: TaskId| ids.contains(&id) && seen.insert(id)))
             .collect();
-        stream.acknowledge(&agreed_ids, agreed.as_ref()).await?;
+        let served = async {
+            stream.acknowledge(&agreed_ids, agreed.as_ref()).await?;
+            tokio::select! {
+                biased;
+                () = self.0.runtime.draining().cancelled() => Ok(()),
+                sent = self.send_changes(&stream, subscription, inner) => sent,
+            }
+        };
+        // Who has cancelled hears nothing more, not even of what was agreed to.
         tokio::select! {
             biased;
             () = context.ct.cancelled() => {}
-            () = self.0.runtime.draining().cancelled() => {}
-            sent = self.send_changes(&stream, subscription, inner) => sent?,
+            served = served => served?,
         }
         let mut result = SubscriptionsListenResult::complete(context.id);
         result.meta.set_server_info(self.0.handler.get_info().server_info);
