@@ -297,3 +297,22 @@ async fn after_kill_9_a_client_subscribes_again_and_has_missed_nothing() {
     assert_eq!(listener.until("completed").await["result"]["isError"], false);
     listener.ended().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_at_another_process_sees_what_the_worker_does() {
+    let server = TestServer::start().await;
+    let id = server.client.task("stages", json!({})).await;
+    let front = server.front(|builder| builder).await;
+    let mut listener = front.client.follow(&[&id]).await;
+    assert_eq!(listener.state().await["status"], "working");
+    server.gates.open("begin");
+    assert_eq!(
+        listener.until("input_required").await["inputRequests"]["who"]["method"],
+        "elicitation/create"
+    );
+    // The answer goes by the one process and the end is heard at the other.
+    front.client.update(&id, json!({"who": accept("ann")})).await.result();
+    server.gates.open("end");
+    assert_eq!(listener.until("completed").await["result"]["content"][0]["text"], "hello ann");
+    listener.ended().await;
+}

@@ -50,11 +50,21 @@ impl Inner {
         }
     }
 
-    /// The next notification; `None` when the subscription has ended.
+    /// The next notification of what was subscribed to; `None` when the subscription has ended. Progress and log messages
+    /// do not ride on a stream with tasks (S28).
     pub(super) async fn next(&mut self) -> Option<ServerNotification> {
-        match self.messages.recv().await? {
-            ServerJsonRpcMessage::Notification(notification) => Some(notification.notification),
-            _ => None,
+        loop {
+            let ServerJsonRpcMessage::Notification(told) = self.messages.recv().await? else { return None };
+            if matches!(
+                told.notification,
+                ServerNotification::SubscriptionsAcknowledgedNotification(_)
+                    | ServerNotification::ToolListChangedNotification(_)
+                    | ServerNotification::PromptListChangedNotification(_)
+                    | ServerNotification::ResourceListChangedNotification(_)
+                    | ServerNotification::ResourceUpdatedNotification(_)
+            ) {
+                return Some(told.notification);
+            }
         }
     }
 }

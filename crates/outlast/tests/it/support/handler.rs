@@ -7,8 +7,8 @@ use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, InputRequiredResult,
-        ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, SubscriptionFilter, Tool,
-        ToolAnnotations,
+        ListToolsResult, NumberOrString, PaginatedRequestParams, ProgressNotificationParam, ProgressToken,
+        ServerCapabilities, ServerConfig, SubscriptionFilter, Tool, ToolAnnotations,
     },
     service::{RequestContext, SubscriptionContext},
 };
@@ -81,6 +81,11 @@ impl ServerHandler for Handler {
 
     async fn listen(&self, subscription: SubscriptionContext) -> Result<(), ErrorData> {
         self.gates.wait("tools changed").await;
+        if subscription.requested().prompts_list_changed == Some(true) {
+            // What such a stream may not carry.
+            let progress = ProgressNotificationParam::new(ProgressToken(NumberOrString::Number(1)), 1.0);
+            subscription.request_context().peer.notify_progress(progress).await.ok();
+        }
         subscription.sink().notify_tool_list_changed().await.ok();
         self.gates.wait("tools done").await;
         Ok(())
