@@ -110,7 +110,9 @@ impl Process {
         };
         let words = self.last_words.lock().unwrap_or_else(PoisonError::into_inner);
         let words: Vec<u8> = words.iter().copied().collect();
-        let words = String::from_utf8_lossy(&words);
+        // Whoever shows it to a person may write it to a terminal, which obeys what it is sent.
+        let harmless = |letter: &char| !letter.is_control() || matches!(letter, '\n' | '\t');
+        let words: String = String::from_utf8_lossy(&words).chars().filter(harmless).collect();
         self.observed.ended(match words.trim() {
             "" => how,
             words => format!("{how}; the last that it wrote to its standard error:\n{words}"),

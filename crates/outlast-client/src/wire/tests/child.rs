@@ -48,18 +48,22 @@ async fn an_answer_of_a_process_is_raw_and_its_environment_is_what_it_was_given(
 
 #[tokio::test]
 async fn requests_fail_at_once_when_the_process_dies_and_its_last_words_are_kept() {
-    let server = script("echo 'the disk is on fire' >&2; exit 3");
+    // It has much to say, and it takes time to hear it to the end.
+    let server = script("head -c 500000 /dev/zero >&2; printf '\\033[31mthe disk is on fire' >&2; exit 3");
     let client = Client::connect(&server).await;
     let result = client.ask("tasks/get", json!({"taskId": "t"})).await;
     assert!(matches!(result, Err(ServiceError::TransportClosed)), "{result:?}");
     let end = client.observed.end().unwrap();
     assert!(end.contains("exit status: 3") && end.contains("the disk is on fire"), "{end}");
+    assert!(!end.contains('\u{1b}') && !end.contains('\0'), "{end:?}");
 }
 
 #[tokio::test]
 async fn a_process_that_is_killed_fails_its_requests_although_its_child_keeps_its_output_open() {
-    // The grandchild holds the pipe; its own end comes when this test closes its input.
-    let server = script("cat >&2 & kill -9 $$");
+    // The grandchild ends with this test.
+    let alive = tempfile::NamedTempFile::new().unwrap();
+    let grandchild = format!("while [ -e {} ]; do sleep 0.05; done & kill -9 $$", alive.path().display());
+    let server = script(&grandchild);
     let client = Client::connect(&server).await;
     let result = client.ask("tasks/get", json!({"taskId": "t"})).await;
     assert!(matches!(result, Err(ServiceError::TransportClosed)), "{result:?}");

@@ -317,16 +317,20 @@ async fn a_server_that_is_busy_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn a_refusal_with_a_json_rpc_error_is_that_error_whatever_its_id() {
-    let scripted = Scripted::modern(|_| {
-        answer(
-            400,
-            &json!({"jsonrpc": "2.0", "id": "server-error", "error": {"code": -32020, "message": "headers"}}),
-        )
+async fn an_error_reaches_its_request_whatever_its_status_and_its_id() {
+    let scripted = Scripted::modern(|got| {
+        let error = json!({"code": -32020, "message": "headers"});
+        match got.body["params"]["way"].as_str().unwrap() {
+            "refused" => answer(400, &json!({"jsonrpc": "2.0", "id": "server-error", "error": error})),
+            _ => answer(200, &json!({"jsonrpc": "2.0", "id": null, "error": error})),
+        }
     })
     .await;
     let client = Client::connect(&scripted.server()).await;
-    assert_eq!(mcp_error(client.ask("tasks/get", json!({"taskId": "t"})).await)["code"], -32020);
+    for way in ["refused", "answered"] {
+        let asked = client.ask("tasks/get", json!({"taskId": "t", "way": way})).await;
+        assert_eq!(mcp_error(asked)["code"], -32020, "{way}");
+    }
     client.close().await;
 }
 
@@ -380,6 +384,11 @@ async fn an_answer_that_is_too_large_fails_its_request_and_no_other() {
         let large = got.result(json!({"text": "x".repeat(30 << 20)})).to_string();
         match got.body["params"]["way"].as_str() {
             Some("json") => typed(200, "application/json", large),
+            Some("chunks") => {
+                // Its length is not known before its end.
+                let chunk = futures::stream::iter([Ok::<_, std::io::Error>(large)]);
+                typed(200, "application/json", axum::body::Body::from_stream(chunk))
+            }
             Some("stream") => typed(200, "text/event-stream", format!("id: 1\ndata: {large}\n\n")),
             Some("refusal") => typed(418, "text/plain", large),
             _ => answer(200, &got.result(lossy())),
@@ -389,8 +398,10 @@ async fn an_answer_that_is_too_large_fails_its_request_and_no_other() {
     let client = Client::connect(&scripted.server()).await;
     let ask = async |way: &str| client.ask("tasks/get", json!({"taskId": "t", "way": way})).await;
 
-    let error = ask("json").await.unwrap_err();
-    assert!(error.to_string().contains("exceeded the maximum size"), "{error}");
+    for way in ["json", "chunks"] {
+        let error = ask(way).await.unwrap_err();
+        assert!(error.to_string().contains("exceeded the maximum size"), "{way}: {error}");
+    }
     let error = mcp_error(ask("stream").await);
     assert!(error["message"].as_str().unwrap().contains("is longer than"), "{error}");
     let error = ask("refusal").await.unwrap_err().to_string();

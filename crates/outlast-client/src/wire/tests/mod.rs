@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use rmcp::{
     ClientHandler, RoleClient,
-    model::{ClientRequest, CustomNotification, CustomRequest, ProtocolVersion},
+    model::{ClientRequest, CustomNotification, CustomRequest, ProtocolVersion, ServerResult},
     service::{
         ClientInitializeError, ClientLifecycleMode, NotificationContext, RunningService, ServiceError,
         serve_client_with_lifecycle,
@@ -97,9 +97,15 @@ fn mcp_error(result: Result<Value, ServiceError>) -> Value {
 /// A result that the SDK would decode with loss.
 fn lossy() -> Value {
     json!({
-        "resultType": "later", "taskId": "t", "status": "unheard-of", "ttlMs": 60000.0, "pollInterval": 5,
-        "inputRequests": {"a": {"method": "later/ask", "params": {"x": null}}},
+        "content": [{"type": "text", "text": "done"}], "resultType": "complete",
+        "task": {"taskId": "t", "ttl": 60000.0}, "ttlMs": 60000.0, "later": {"x": null},
     })
+}
+
+#[test]
+fn the_sdk_alone_would_lose_some_of_it() {
+    let decoded: ServerResult = serde_json::from_value(lossy()).unwrap();
+    assert_ne!(raw_result(decoded), lossy());
 }
 
 /// How a server of the 2026-07-28 generation introduces itself.
