@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Outlast and its peers, as they are published: their clients drive our server. What a
+# Outlast and its peers, as they are published: their clients drive our server, and our client drives their servers. What a
 # peer cannot do is named. interop/README.md says what each of them offers.
 #
 #   scripts/interop.sh                        all of it
-#   scripts/interop.sh PART...                some of it: inspector, ext-tasks, fastmcp-client, which drive our server
+#   scripts/interop.sh PART...                some of it: inspector, ext-tasks, fastmcp-client, which drive our server;
+#                                             outlast, rmcp, fastmcp, turul, which our client drives
 #   scripts/interop.sh --prepare [PART...]    only install and build what the parts need
 #   scripts/interop.sh --serve SERVER [PORT]  only serve outlast, rmcp, fastmcp or turul, for a client of yours
 #
@@ -22,7 +23,7 @@ typescript_sdk=@modelcontextprotocol/client@2.3.1
 # The longest that one part may take when nothing hangs, several times over.
 part_seconds=300
 
-all=(inspector ext-tasks fastmcp-client)
+all=(inspector ext-tasks fastmcp-client outlast rmcp fastmcp turul)
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tools=${INTEROP_TOOLS:-target/interop-tools}
 
