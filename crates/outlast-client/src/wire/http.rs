@@ -2,7 +2,6 @@
 
 use std::{borrow::Cow, collections::HashMap, io, net::IpAddr, sync::Arc, time::Duration};
 
-use chrono::{DateTime, Utc};
 use futures::{StreamExt, stream::BoxStream};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
@@ -65,16 +64,6 @@ pub(crate) struct Address {
     pub(crate) url: String,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) bearer: Option<String>,
-}
-
-/// The delay that a `Retry-After` header asks for: seconds, or an instant.
-pub(crate) fn retry_after(text: &str, now: DateTime<Utc>) -> Option<Duration> {
-    let text = text.trim();
-    if let Ok(seconds) = text.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let then = DateTime::parse_from_rfc2822(text).ok()?;
-    Some((then.to_utc() - now).to_std().unwrap_or_default())
 }
 
 /// The transport to `address`. Nothing is sent yet.
@@ -320,7 +309,7 @@ impl StreamableHttpClient for HttpClient {
             .body(serde_json::to_vec(&message)?)
             .send()
             .await
-            .map_err(Error::Client)?;
+            .map_err(failed)?;
         self.answer(&message, under_way, session.is_some(), response, limits).await
     }
 
@@ -332,12 +321,12 @@ impl StreamableHttpClient for HttpClient {
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<(), Error> {
         let response = self.request(Method::DELETE, &uri, Some(&session), token, headers)?.send().await;
-        let response = response.map_err(Error::Client)?;
+        let response = response.map_err(failed)?;
         match response.status() {
             // It is gone already.
             StatusCode::NOT_FOUND => Ok(()),
             StatusCode::METHOD_NOT_ALLOWED => Err(StreamableHttpError::ServerDoesNotSupportDeleteSession),
-            _ => response.error_for_status().map(drop).map_err(Error::Client),
+            _ => response.error_for_status().map(drop).map_err(failed),
         }
     }
 
@@ -368,7 +357,7 @@ impl StreamableHttpClient for HttpClient {
         if let Some(last_event) = last_event {
             request = request.header(LAST_EVENT_ID, last_event);
         }
-        let response = request.send().await.map_err(Error::Client)?;
+        let response = request.send().await.map_err(failed)?;
         challenged(&response)?;
         let status = response.status();
         match status {
@@ -488,6 +477,11 @@ fn say_when(answer: &mut Value, retry_after: Option<&str>) {
     }
 }
 
+/// An error without the URL, whose query may hold a key.
+fn failed(error: reqwest::Error) -> Error {
+    StreamableHttpError::Client(error.without_url())
+}
+
 /// # Errors
 /// `ResponseBodyTooLarge` as soon as it is known to be.
 async fn whole_body(response: Response, max_size: usize) -> Result<Vec<u8>, Error> {
@@ -498,7 +492,7 @@ async fn whole_body(response: Response, max_size: usize) -> Result<Vec<u8>, Erro
     let mut body = Vec::new();
     let mut pieces = response.bytes_stream();
     while let Some(piece) = pieces.next().await {
-        let piece = piece.map_err(Error::Client)?;
+        let piece = piece.map_err(failed)?;
         if piece.len() > max_size - body.len() {
             return Err(too_large());
         }
@@ -540,16 +534,6 @@ fn invalid(what: String) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_delay_is_seconds_or_an_instant() {
-        let now = DateTime::parse_from_rfc3339("2026-07-28T12:00:00Z").unwrap().to_utc();
-        let seconds = |text| retry_after(text, now).map(|delay| delay.as_secs());
-        assert_eq!(seconds(" 120 "), Some(120));
-        assert_eq!(seconds("Tue, 28 Jul 2026 12:00:30 GMT"), Some(30));
-        assert_eq!(seconds("Tue, 28 Jul 2026 11:00:00 GMT"), Some(0), "it is over");
-        assert_eq!([seconds("soon"), seconds("-1"), seconds("")], [None, None, None]);
-    }
 
     #[test]
     fn the_scope_of_a_challenge_is_found_with_quotes_and_without() {

@@ -26,7 +26,7 @@ use rmcp::{
 pub(crate) use self::{
     aside::{RawNotification, raw_notification, raw_result},
     child::{Process, Program},
-    http::{Address, HttpClient, retry_after},
+    http::{Address, HttpClient},
     lines::{Lines, Reader, Writer},
     observed::Observed,
 };
@@ -45,7 +45,7 @@ pub(crate) enum Wire {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WireError {
     /// Over HTTP.
-    #[error(transparent)]
+    #[error("{}", in_full(.0))]
     Http(#[from] StreamableHttpError<reqwest::Error>),
     /// Over byte streams, or when the connection was made.
     #[error(transparent)]
@@ -99,6 +99,19 @@ impl WireError {
             _ => Refused::Unknown,
         }
     }
+}
+
+/// An error with its causes: that of HTTP says only that a request could not be sent, its last cause says why.
+fn in_full(error: &StreamableHttpError<reqwest::Error>) -> String {
+    let StreamableHttpError::Client(error) = error else { return error.to_string() };
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(next) = cause {
+        text.push_str(": ");
+        text.push_str(&next.to_string());
+        cause = next.source();
+    }
+    text
 }
 
 impl Transport<RoleClient> for Wire {

@@ -379,6 +379,21 @@ async fn a_server_that_went_away_is_there_again_on_the_same_connection() {
 }
 
 #[tokio::test]
+async fn an_error_says_why_and_not_what_is_in_the_query() {
+    let scripted = Scripted::modern(|_| bare(404)).await;
+    let address = scripted.address;
+    scripted.stop().await;
+    let server = Server::http(format!("http://user:secret@{address}/mcp?key=secret"));
+    let Err(ClientInitializeError::TransportError { error, .. }) = Client::try_connect(&server).await else {
+        panic!("connected")
+    };
+    let error = WireError::of(&error).unwrap();
+    assert_eq!(error.refused(), Refused::NotSent);
+    let text = error.to_string();
+    assert!(text.contains("refused") && !text.contains("secret"), "{text}");
+}
+
+#[tokio::test]
 async fn an_answer_that_is_too_large_fails_its_request_and_no_other() {
     let scripted = Scripted::modern(|got| {
         let large = got.result(json!({"text": "x".repeat(30 << 20)})).to_string();
