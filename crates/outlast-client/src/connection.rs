@@ -24,12 +24,11 @@ use crate::{
     clock,
     error::CallErrorKind,
     options::ClientOptions,
-    pace,
     saved::Generation,
     server::Server,
     tap::{Hub, Tap, User},
     tools::Tools,
-    wire::{Observed, Refused, WireError, raw_result},
+    wire::{Observed, Refused, WireError, raw_result, retry_after},
 };
 
 /// The extension by which a server says that it recognises a repeated call by its key.
@@ -237,7 +236,9 @@ fn of_transport(error: &DynamicTransportError) -> Failure {
         Refused::SessionExpired => Failure::SessionEnded,
         Refused::Unauthorized(challenge) => Failure::Unauthorized(challenge.unwrap_or_default()),
         // These two say that the request was turned away; any other says nothing of what became of it.
-        Refused::Status(429 | 503, delay) => Failure::Busy(delay.as_deref().and_then(pace::retry_after)),
+        Refused::Status(429 | 503, delay) => {
+            Failure::Busy(delay.and_then(|delay| retry_after(&delay, clock::wall())))
+        }
         Refused::Status(status, _) => Failure::Lost(format!("HTTP {status}")),
         Refused::Unknown => Failure::Lost(known.to_string()),
     }

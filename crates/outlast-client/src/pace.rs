@@ -36,11 +36,6 @@ pub(crate) fn random() -> u8 {
     byte[0]
 }
 
-/// The delay that a `Retry-After` header asks for; only the form in seconds, since a date needs the server's clock.
-pub(crate) fn retry_after(header: &str) -> Option<Duration> {
-    header.trim().parse::<u64>().ok().map(Duration::from_secs)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,12 +60,5 @@ mod tests {
         assert_eq!(next_retry(u32::MAX, None, 255), LAST_RETRY);
         assert_eq!(next_retry(1, Some(Duration::from_secs(90)), 0), Duration::from_secs(90));
         assert!(next_retry(1, Some(Duration::MAX), 0) <= LONGEST);
-    }
-
-    #[test]
-    fn retry_after_is_read_in_seconds() {
-        assert_eq!(retry_after(" 7 "), Some(Duration::from_secs(7)));
-        assert_eq!(retry_after("Wed, 21 Oct 2026 07:28:00 GMT"), None);
-        assert_eq!(retry_after("-1"), None);
     }
 }

@@ -1,0 +1,5 @@
+//! The client against servers that do what servers should not: scripted ones, over real sockets, or in stepped time.
+#![allow(clippy::unwrap_used)]
+
+mod calls;
+mod support;
