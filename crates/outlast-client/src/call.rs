@@ -143,7 +143,7 @@ impl<'c> Call<'c> {
                 }
                 Failure::Lost(why) => {
                     // The tool may have run.
-                    let is_safe = self.connection.recognises_repeats || self.tool.is_repeatable;
+                    let is_safe = self.connection.recognises_repeats(&self.name) || self.tool.is_repeatable;
                     if !is_safe || repeats > 0 || self.connection.session.is_some() {
                         return Err(CallErrorKind::OutcomeUnknown(why).into());
                     }

@@ -24,11 +24,12 @@ use crate::{
     clock,
     error::CallErrorKind,
     options::ClientOptions,
+    pace,
     saved::Generation,
     server::Server,
     tap::{Hub, Tap, User},
     tools::Tools,
-    wire::{Observed, Refused, WireError, raw_result, retry_after},
+    wire::{Observed, Refused, WireError, raw_result},
 };
 
 /// The extension by which a server says that it recognises a repeated call by its key.
@@ -44,8 +45,8 @@ pub(crate) struct Connection {
     pub(crate) generation: Generation,
     /// Whether the server offers tasks, of its generation.
     offers_tasks: bool,
-    /// Whether the server recognises a repeated call by its key.
-    pub(crate) recognises_repeats: bool,
+    /// What the server declares of recognising a repeated call by its key.
+    repeats: Option<Value>,
     /// What tells the session apart, where the protocol has sessions.
     pub(crate) session: Option<String>,
     /// What is known of the server's tools.
@@ -105,9 +106,9 @@ impl Connection {
             _ => Generation::Experimental,
         };
         let capabilities = observed.capabilities().unwrap_or_default();
-        let extension = |name: &str| capabilities.get("extensions").and_then(|all| all.get(name)).is_some();
+        let extension = |name: &str| capabilities.get("extensions").and_then(|all| all.get(name));
         let offers_tasks = match generation {
-            Generation::Extension => extension(TASKS_EXTENSION_ID),
+            Generation::Extension => extension(TASKS_EXTENSION_ID).is_some(),
             Generation::Experimental => capabilities.pointer("/tasks/requests/tools/call").is_some(),
         };
         // A session of 2025-11-25 is its id over HTTP, and the connection itself over anything else. The mark that stands for
@@ -117,7 +118,7 @@ impl Connection {
             Generation::Experimental if server.is_http() && observed.session().is_none() => None,
             Generation::Experimental => Some(random_text()),
         };
-        let recognises_repeats = extension(IDEMPOTENCY_EXTENSION);
+        let repeats = extension(IDEMPOTENCY_EXTENSION).cloned();
         Ok(Self {
             running,
             observed,
@@ -125,7 +126,7 @@ impl Connection {
             user,
             generation,
             offers_tasks,
-            recognises_repeats,
+            repeats,
             session,
             tools: Tools::default(),
         })
@@ -143,6 +144,14 @@ impl Connection {
     /// Whether requests about tasks may be sent at all; what may not fails before any I/O.
     pub(crate) fn offers_tasks(&self) -> bool {
         self.offers_tasks
+    }
+
+    /// Whether the server recognises a repeated call of this tool by its key.
+    pub(crate) fn recognises_repeats(&self, tool: &str) -> bool {
+        self.repeats.as_ref().is_some_and(|settings| match settings.get("tools") {
+            None => true,
+            Some(named) => named.as_array().is_some_and(|named| named.iter().any(|name| name == tool)),
+        })
     }
 
     /// Sends a request and waits for its result, as it came over the wire, for no longer than `bound`.
@@ -237,7 +246,7 @@ fn of_transport(error: &DynamicTransportError) -> Failure {
         Refused::Unauthorized(challenge) => Failure::Unauthorized(challenge.unwrap_or_default()),
         // These two say that the request was turned away; any other says nothing of what became of it.
         Refused::Status(429 | 503, delay) => {
-            Failure::Busy(delay.and_then(|delay| retry_after(&delay, clock::wall())))
+            Failure::Busy(delay.and_then(|delay| pace::retry_after(&delay, clock::wall())))
         }
         Refused::Status(status, _) => Failure::Lost(format!("HTTP {status}")),
         Refused::Unknown => Failure::Lost(known.to_string()),

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+
 /// The pace where the server names none.
 const UNNAMED: Duration = Duration::from_secs(1);
 /// No server is asked more often than this, whatever it says.
@@ -36,6 +38,17 @@ pub(crate) fn random() -> u8 {
     byte[0]
 }
 
+/// The delay that a `Retry-After` header asks for: in seconds, or up to an instant by the wall clock.
+pub(crate) fn retry_after(header: &str, wall: DateTime<Utc>) -> Option<Duration> {
+    let header = header.trim();
+    match header.parse::<u64>() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => DateTime::parse_from_rfc2822(header)
+            .ok()
+            .map(|at| (at.with_timezone(&Utc) - wall).to_std().unwrap_or_default()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,5 +73,14 @@ mod tests {
         assert_eq!(next_retry(u32::MAX, None, 255), LAST_RETRY);
         assert_eq!(next_retry(1, Some(Duration::from_secs(90)), 0), Duration::from_secs(90));
         assert!(next_retry(1, Some(Duration::MAX), 0) <= LONGEST);
+    }
+
+    #[test]
+    fn retry_after_is_read_in_seconds_and_as_an_instant() {
+        let wall = DateTime::parse_from_rfc3339("2026-10-21T07:27:30Z").unwrap().with_timezone(&Utc);
+        assert_eq!(retry_after(" 7 ", wall), Some(Duration::from_secs(7)));
+        assert_eq!(retry_after("Wed, 21 Oct 2026 07:28:00 GMT", wall), Some(Duration::from_secs(30)));
+        assert_eq!(retry_after("Wed, 21 Oct 2020 07:28:00 GMT", wall), Some(Duration::ZERO));
+        assert_eq!(retry_after("-1", wall), None);
     }
 }

@@ -26,7 +26,8 @@
 //!
 //! A client that may lose the answer of a `tools/call` sends a key of its own in
 //! `_meta["outlast/idempotencyKey"]`, text of up to 256 bytes. The same key with the same request gives the task that exists
-//! already, for as long as the task is kept and a day at the least; with another request it is refused (`-32602`).
+//! already, for as long as the task is kept and a day at the least; with another request it is refused (`-32602`). The
+//! capabilities say for which tools, in `extensions["outlast/idempotency"]`: for all, unless its `tools` names them.
 //!
 //! # Logs
 //!

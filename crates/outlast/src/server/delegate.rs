@@ -15,7 +15,7 @@ use rmcp::{
         CompleteRequestParams, CompleteResult, CustomNotification, CustomRequest, CustomResult,
         DiscoverResult, ExtensionCapabilities, GetPromptRequestParams, GetPromptResponse,
         GetSkillRequestParams, GetSkillResult, GetTaskParams, GetTaskResult, InitializeRequestParams,
-        InitializeResult, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+        InitializeResult, JsonObject, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
         ListSkillsResult, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam,
         ProtocolVersion, ReadResourceDirectoryRequestParams, ReadResourceDirectoryResult,
         ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig,
@@ -25,16 +25,37 @@ use rmcp::{
     service::{NotificationContext, RequestContext, SubscriptionContext},
 };
 
-use super::{TaskServer, attempt::catching};
+use super::{Mode, TaskServer, TaskTool, attempt::catching};
 
-/// Declares the extension (S2).
-fn with_tasks(mut capabilities: ServerCapabilities) -> ServerCapabilities {
-    capabilities
-        .extensions
-        .get_or_insert_with(ExtensionCapabilities::new)
-        .entry(TASKS_EXTENSION_ID.to_owned())
-        .or_default();
-    capabilities
+/// By this a client learns for which tools the server recognises a repeated call by its key: every one, unless `tools` names
+/// those.
+const IDEMPOTENCY_EXTENSION: &str = "outlast/idempotency";
+
+impl<H: ServerHandler> TaskServer<H> {
+    /// Declares the extension (S2), and what a client may repeat safely.
+    fn with_tasks(&self, mut capabilities: ServerCapabilities) -> ServerCapabilities {
+        let extensions = capabilities.extensions.get_or_insert_with(ExtensionCapabilities::new);
+        extensions.entry(TASKS_EXTENSION_ID.to_owned()).or_default();
+        // A call that may run synchronously leaves no trace to recognise it by.
+        let recognises = |tool: &TaskTool| tool.mode != Mode::Never && tool.decide.is_none();
+        let mut settings = JsonObject::new();
+        if !recognises(&self.0.default_tool) || !self.0.tools.values().all(recognises) {
+            let mut named: Vec<&str> = self
+                .0
+                .tools
+                .iter()
+                .filter(|(_, tool)| recognises(tool))
+                .map(|(name, _)| name.as_str())
+                .collect();
+            named.sort_unstable();
+            if named.is_empty() {
+                return capabilities;
+            }
+            settings.insert("tools".into(), named.into());
+        }
+        extensions.insert(IDEMPOTENCY_EXTENSION.into(), settings);
+        capabilities
+    }
 }
 
 /// Passes requests on, so that a panic in the handler answers its request.
@@ -62,7 +83,7 @@ macro_rules! pass_on_notifications {
 impl<H: ServerHandler> ServerHandler for TaskServer<H> {
     fn get_info(&self) -> ServerConfig {
         let mut info = self.0.handler.get_info();
-        info.capabilities = with_tasks(info.capabilities);
+        info.capabilities = self.with_tasks(info.capabilities);
         info
     }
 
@@ -72,13 +93,13 @@ impl<H: ServerHandler> ServerHandler for TaskServer<H> {
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
         let mut result = catching("initialize", self.0.handler.initialize(request, context)).await?;
-        result.capabilities = with_tasks(result.capabilities);
+        result.capabilities = self.with_tasks(result.capabilities);
         Ok(result)
     }
 
     fn negotiate_initialize(&self, request: &InitializeRequestParams) -> Result<InitializeResult, ErrorData> {
         let mut result = self.0.handler.negotiate_initialize(request)?;
-        result.capabilities = with_tasks(result.capabilities);
+        result.capabilities = self.with_tasks(result.capabilities);
         Ok(result)
     }
 
@@ -88,7 +109,7 @@ impl<H: ServerHandler> ServerHandler for TaskServer<H> {
 
     async fn discover(&self, context: RequestContext<RoleServer>) -> Result<DiscoverResult, ErrorData> {
         let mut result = catching("discover", self.0.handler.discover(context)).await?;
-        result.capabilities = with_tasks(result.capabilities);
+        result.capabilities = self.with_tasks(result.capabilities);
         Ok(result)
     }
 
