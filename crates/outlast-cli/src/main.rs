@@ -1,5 +1,6 @@
 //! The `outlast` command: tools to try durable MCP tasks with, and an operator's view of the tasks of a store.
 
+mod call;
 mod demo;
 mod signals;
 mod tasks;

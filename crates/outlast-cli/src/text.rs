@@ -20,6 +20,21 @@ pub(crate) fn printable(text: &str) -> String {
     safe
 }
 
+/// The same as several lines, cut after `most` characters. A tab and the line ends of Windows do no harm.
+pub(crate) fn bounded(text: &str, most: usize) -> String {
+    let mut shown = body(&text.chars().take(most).collect::<String>());
+    let left = text.chars().skip(most).count();
+    if left > 0 {
+        let _ = write!(shown, "... ({left} more characters)");
+    }
+    shown
+}
+
+/// A whole text, in which a tab and the line ends of Windows do no harm.
+pub(crate) fn body(text: &str) -> String {
+    text.replace("\r\n", "\n").split('\t').map(printable).collect::<Vec<_>>().join("\t")
+}
+
 /// The same on one line of at most `width` characters.
 pub(crate) fn one_line(text: &str, width: usize) -> String {
     let line = printable(&text.split_whitespace().collect::<Vec<_>>().join(" "));
@@ -99,6 +114,13 @@ mod tests {
         assert_eq!(printable("a\u{1b}[2Jb\rc\u{9b}d\ne"), "a\\u001b[2Jb\\u000dc\\u009bd\ne");
         assert_eq!(printable("safe\u{202e}exe.txt"), "safe\\u202eexe.txt");
         assert_eq!(printable("naïve 日本語 🙂"), "naïve 日本語 🙂");
+    }
+
+    #[test]
+    fn tabs_and_line_ends_stay_in_a_text() {
+        assert_eq!(body("a\tb\r\nc\rd\u{7}"), "a\tb\nc\\u000dd\\u0007");
+        assert_eq!(bounded("abcdef", 4), "abcd... (2 more characters)");
+        assert_eq!(bounded("abcd", 4), "abcd");
     }
 
     #[test]

@@ -1,0 +1,3 @@
+mod form;
+mod prompt;
+mod terminal;
