@@ -1,3 +1,6 @@
+mod arguments;
+mod exit;
 mod form;
+mod output;
 mod prompt;
 mod terminal;
