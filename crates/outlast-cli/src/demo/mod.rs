@@ -1,6 +1,7 @@
 //! `outlast demo`: a server whose tools do real work.
 
 mod banner;
+mod every_field;
 mod files;
 mod own;
 mod report;
@@ -24,9 +25,9 @@ use crate::signals;
 /// Serve tools that do real work, to try durable tasks with
 ///
 /// Serves MCP over Streamable HTTP at /mcp, and prints a curl command that starts a task. The tools hash the files of
-/// a folder, delete files once that is confirmed, write a report after two questions, count, fail and panic; each says
-/// in its description what it does. They work on the files of this machine, so by default only this machine may call
-/// them.
+/// a folder, delete files once that is confirmed, write a report after two questions, ask for a form with a field of
+/// each kind, count, fail and panic; each says in its description what it does. They work on the files of this machine,
+/// so by default only this machine may call them.
 ///
 /// Tasks are kept in a file. Stop the server in any way, start it again, and they are there: finished ones with their
 /// results, questions still open, and work that may safely run again running again.
@@ -149,6 +150,7 @@ async fn server(store: SqliteStore, own: OwnFiles) -> anyhow::Result<TaskServer<
         .tool("hash_folder", TaskTool::optional())
         .tool("delete_files", TaskTool::required())
         .tool("make_report", TaskTool::required())
+        .tool("fill_form", TaskTool::required())
         .tool("count", TaskTool::optional())
         .tool("failing_job", TaskTool::optional())
         .tool("panic_job", TaskTool::optional());
@@ -222,7 +224,7 @@ mod tests {
         let db = folder.path().join("tasks.db");
         let (store, own) = (SqliteStore::open(&db).unwrap(), OwnFiles::new(&db).unwrap());
         let server = server(store, own).await.expect("each name given is a tool's");
-        assert_eq!(DemoTools::names().len(), 6, "and there is no tool besides");
+        assert_eq!(DemoTools::names().len(), 7, "and there is no tool besides");
         server.shutdown().await;
     }
 }

@@ -22,10 +22,11 @@ use rmcp::{
     tool, tool_handler, tool_router,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::time::sleep;
 
 use super::{
+    every_field,
     files::{self, Folder, Hashed, Skipped},
     own::{OWN, OwnFiles},
     report::{self, Format, Report},
@@ -146,6 +147,28 @@ impl DemoTools {
             return Err("no report was written, because a question was declined".into());
         };
         Ok(Json(blocking(move || report::write(&file, &title, format, &hashed)).await??))
+    }
+
+    /// Asks for a form with a field of each kind, after a web page to open when one is given, and gives back what was
+    /// entered. It does nothing with it.
+    #[tool(annotations(title = "Fill in a form", read_only_hint = true, open_world_hint = false))]
+    async fn fill_form(
+        &self,
+        Parameters(FillForm { page }): Parameters<FillForm>,
+        task: TaskContext,
+    ) -> Result<Json<Entered>, Failure> {
+        if let Some(page) = page {
+            let opened = task.elicit_url("page", "Please read this page first.", &page).await?;
+            if !matches!(opened, Elicited::Accept(())) {
+                return Err("nothing was entered, because the page was not read".into());
+            }
+        }
+        task.status("one form to fill in");
+        let answers = task.ask([("form", every_field::question("Please book a table."))]).await?;
+        match accepted(&answers["form"])? {
+            Some(entered) => Ok(Json(Entered { entered })),
+            None => Err("nothing was entered".into()),
+        }
     }
 
     /// Counts the seconds, says each one, and stops at once when it is cancelled.
@@ -307,6 +330,19 @@ struct Title {
 #[derive(Deserialize, JsonSchema)]
 struct Layout {
     format: Format,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct FillForm {
+    /// The address of a web page that is to be read first.
+    page: Option<String>,
+}
+
+/// What was entered.
+#[derive(Serialize, JsonSchema)]
+struct Entered {
+    /// The fields by their names.
+    entered: Map<String, Value>,
 }
 
 #[derive(Deserialize, JsonSchema)]
