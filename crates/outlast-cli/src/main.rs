@@ -14,13 +14,15 @@ use std::{
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
+use crate::call::exit::Exit;
+
 /// Durable MCP tasks at a terminal.
 ///
 /// Outlast makes tool calls of the Model Context Protocol outlast the connection: a slow call becomes a task that is
 /// kept in a file, can ask its caller, and is still there after a crash.
 ///
-/// Begin with `outlast demo`, which serves tools that do real work and prints a curl command to call one, and look at
-/// what became of the call with `outlast tasks list`.
+/// Begin with `outlast demo`, which serves tools that do real work, call one of them with `outlast call`, and look at what
+/// became of the call with `outlast tasks list`.
 #[derive(Parser)]
 #[command(name = "outlast", version, arg_required_else_help = true, after_help = AFTER_HELP)]
 struct Cli {
@@ -29,23 +31,26 @@ struct Cli {
 }
 
 const AFTER_HELP: &str = "\
-Exit status: 0 when it was done, 1 when it failed, 2 when the command line is wrong.
+Exit status: 0 when it was done, 1 when it failed, 2 when the command line is wrong; `outlast call --help` tells those of calls.
 RUST_LOG says what is logged, on standard error: RUST_LOG=outlast=debug, for example.";
 
 #[derive(Subcommand)]
 enum Command {
+    Call(call::Args),
     Demo(demo::Args),
     Tasks(tasks::Args),
 }
 
 fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
-    // The SDK warns of each tool that fails, which is no news to the one who called it.
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,rmcp=error"));
+    // The SDK warns of each tool that fails and each connection that cannot be made, which is no news to the one who is
+    // told so anyway.
+    let quiet = "warn,rmcp=error,rmcp::transport::worker=off";
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(quiet));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     log.with_ansi(io::stderr().is_terminal()).init();
     match run(command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(exit) => exit.into(),
         // Whoever read the output has seen enough, as `head` does.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -55,11 +60,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> anyhow::Result<()> {
+fn run(command: Command) -> anyhow::Result<Exit> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let done = runtime.block_on(async {
         match command {
-            Command::Demo(args) => demo::main(args).await,
+            Command::Call(args) => call::main(args).await,
+            Command::Demo(args) => demo::main(args).await.map(|()| Exit::Done),
             Command::Tasks(args) => tasks::main(args).await,
         }
     });

@@ -25,37 +25,57 @@ pub(crate) fn asked_to_stop() -> io::Result<impl Future<Output = ()> + Send + 's
     })
 }
 
+/// What the process is told from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Signal {
+    /// By the person at the terminal.
+    Interrupt,
+    /// By another process.
+    Terminate,
+}
+
+/// The signals that end a process which does not listen to them.
 #[cfg(unix)]
-struct Signals {
+pub(crate) struct Signals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
 }
 
 #[cfg(unix)]
 impl Signals {
-    fn new() -> io::Result<Self> {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// When the system lets nobody listen.
+    pub(crate) fn new() -> io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) -> Signal {
         tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => Signal::Interrupt,
+            _ = self.terminate.recv() => Signal::Terminate,
         }
     }
 }
 
+/// The signals that end a process which does not listen to them.
 #[cfg(windows)]
-struct Signals(tokio::signal::windows::CtrlC);
+pub(crate) struct Signals(tokio::signal::windows::CtrlC);
 
 #[cfg(windows)]
 impl Signals {
-    fn new() -> io::Result<Self> {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// When the system lets nobody listen.
+    pub(crate) fn new() -> io::Result<Self> {
         Ok(Self(tokio::signal::windows::ctrl_c()?))
     }
 
-    async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) -> Signal {
         self.0.recv().await;
+        Signal::Interrupt
     }
 }

@@ -1,6 +1,7 @@
 //! What a server asks its caller: put to the person at the terminal, or answered from the command line.
+#![allow(deprecated, reason = "roots are still a kind of question (S19)")]
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, future};
 
 use rmcp::{
     ClientHandler, ErrorData,
@@ -12,7 +13,6 @@ use rmcp::{
     service::{RequestContext, RoleClient},
 };
 use serde_json::Value;
-use tokio::sync::watch;
 use url::Url;
 
 use super::{
@@ -24,16 +24,14 @@ use crate::text;
 /// The most of a server's message that is shown.
 const MESSAGE: usize = 4_000;
 
-/// Answers a server's questions. A clone is the same one.
-#[derive(Clone)]
+/// Answers a server's questions.
 pub(crate) struct Prompter {
-    terminal: Terminal,
+    /// Without one nothing is answered, and the questions stay open.
+    terminal: Option<Terminal>,
     /// Who asks, printable.
-    server: Arc<str>,
-    answers: Arc<BTreeMap<String, Value>>,
-    roots: Arc<[Root]>,
-    /// Why the call cannot go on without a person, once it cannot.
-    stuck: watch::Sender<Option<String>>,
+    server: String,
+    answers: BTreeMap<String, Value>,
+    roots: Vec<Root>,
 }
 
 impl Prompter {
@@ -42,33 +40,19 @@ impl Prompter {
         terminal: Terminal,
         server: &str,
         answers: BTreeMap<String, Value>,
-        roots: Vec<Root>,
+        roots: Vec<String>,
     ) -> Self {
-        let stuck = watch::Sender::new(None);
-        let server = text::one_line(server, 200).into();
-        Self { terminal, server, answers: Arc::new(answers), roots: roots.into(), stuck }
+        let roots = roots.into_iter().map(Root::new).collect();
+        Self { terminal: Some(terminal), server: text::one_line(server, 200), answers, roots }
     }
 
-    /// Resolves when a question can be answered by nobody here, with what to say of it.
-    pub(crate) async fn stuck(&self) -> String {
-        let mut stuck = self.stuck.subscribe();
-        let why = stuck.wait_for(Option::is_some).await;
-        // Its sender is in what this borrows.
-        why.ok().and_then(|why| why.clone()).unwrap_or_default()
+    /// Leaves every question to somebody else.
+    pub(crate) fn onlooker() -> Self {
+        Self { terminal: None, server: String::new(), answers: BTreeMap::new(), roots: Vec::new() }
     }
 
-    /// Never answers, and lets it be known why.
-    async fn give_up<T>(&self, why: String) -> T {
-        self.stuck.send_if_modified(|stuck| {
-            let first = stuck.is_none();
-            stuck.get_or_insert(why);
-            first
-        });
-        std::future::pending().await
-    }
-
-    async fn form(&self, message: &str, schema: &ElicitationSchema) -> ElicitResult {
-        let open = self.terminal.question().await;
+    async fn form(&self, terminal: &Terminal, message: &str, schema: &ElicitationSchema) -> ElicitResult {
+        let open = terminal.question().await;
         open.say(&self.introduction(message));
         open.say(&format!("({})\n", form::COMMANDS));
         let mut filling = Filling::new(schema);
@@ -84,8 +68,8 @@ impl Prompter {
         }
     }
 
-    async fn url(&self, message: &str, url: &str) -> ElicitResult {
-        let open = self.terminal.question().await;
+    async fn url(&self, terminal: &Terminal, message: &str, url: &str) -> ElicitResult {
+        let open = terminal.question().await;
         open.say(&self.introduction(message));
         open.say(&describe_url(url));
         open.say("This command opens nothing. Open it yourself if you trust it; what you enter there does not come by here.\n");
@@ -123,38 +107,36 @@ impl ClientHandler for Prompter {
         request: ElicitRequestParams,
         context: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
+        let Some(terminal) = &self.terminal else { return future::pending().await };
+        // The client puts a question of a task under its key; any other has the number of its request.
         let key = match &context.id {
             RequestId::String(key) => key.to_string(),
             RequestId::Number(number) => number.to_string(),
         };
+        let refused = |why: String| Err(ErrorData::invalid_request(why, None));
         if let Some(answer) = self.answers.get(&key) {
-            return match prepared(&request, answer) {
-                Ok(answer) => Ok(answer),
-                Err(why) => self.give_up(format!("the answer given to '{key}' does not fit: {why}")).await,
-            };
+            return prepared(&request, answer)
+                .or_else(|why| refused(format!("the answer given on the command line does not fit: {why}")));
         }
-        let (message, url, schema) = match &request {
+        if !terminal.is_attended() {
+            return refused("there is nobody at a terminal to ask, and no --answer for it".to_owned());
+        }
+        match &request {
             ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
-                (message, None, Some(requested_schema))
+                Ok(self.form(terminal, message, requested_schema).await)
             }
-            ElicitRequestParams::UrlElicitationParams { message, url, .. } => (message, Some(url), None),
-            _ => return Err(ErrorData::invalid_params("this kind of question is not known here", None)),
-        };
-        if !self.terminal.is_attended() {
-            return self.give_up(format!("it asks under '{key}': {}", text::one_line(message, 200))).await;
+            ElicitRequestParams::UrlElicitationParams { message, url, .. } => {
+                Ok(self.url(terminal, message, url).await)
+            }
+            _ => refused("this kind of question is not known here".to_owned()),
         }
-        Ok(match (url, schema) {
-            (Some(url), _) => self.url(message, url).await,
-            (None, Some(schema)) => self.form(message, schema).await,
-            (None, None) => ElicitResult::new(ElicitationAction::Cancel),
-        })
     }
 
     async fn list_roots(&self, _: RequestContext<RoleClient>) -> Result<ListRootsResult, ErrorData> {
         if self.roots.is_empty() {
             return Err(ErrorData::invalid_request("no roots were given to this client", None));
         }
-        Ok(ListRootsResult::new(self.roots.to_vec()))
+        Ok(ListRootsResult::new(self.roots.clone()))
     }
 }
 
@@ -209,7 +191,7 @@ fn describe_url(url: &str) -> String {
     match parsed {
         Some(url) if url.scheme() == "https" => {}
         Some(url) if url.scheme() == "http" => {
-            lines.push_str("  careful: what is sent there is not encrypted\n")
+            lines.push_str("  careful: what is sent there is not encrypted\n");
         }
         _ => lines.push_str("  careful: this is not the address of a web page\n"),
     }

@@ -6,24 +6,26 @@ use anyhow::{Context, bail};
 use outlast_core::{Applied, By, Event, InputKey, Payload, Question, QuestionKind, Store, Task, TaskId};
 use serde_json::{Value, json};
 
-use super::{find, form};
+use super::{find, form, server::Server};
 
 /// Answer a question of a task
 ///
-/// `outlast tasks show ID` shows the questions, their keys and their fields.
+/// `outlast tasks show ID`, or `outlast tasks get HANDLE` for a task of a server, shows the questions, their keys and their
+/// fields.
 #[derive(clap::Args)]
 #[command(
-    override_usage = "outlast tasks answer [--db FILE] ID KEY <JSON | --accept [FIELD=VALUE]... | --decline>",
+    override_usage = "outlast tasks answer [OPTIONS] ID|HANDLE KEY <JSON | --accept [FIELD=VALUE]... | --decline>",
     after_help = EXAMPLES
 )]
 pub(super) struct Args {
-    /// The task
-    id: TaskId,
+    /// The task: its id, or the handle of a call
+    pub(super) task: String,
     /// The question's key
-    #[arg(value_parser = |text: &str| InputKey::new(text))]
-    key: InputKey,
+    pub(super) key: String,
     #[command(flatten)]
-    given: Given,
+    pub(super) given: Given,
+    #[command(flatten)]
+    pub(super) server: Server,
 }
 
 const EXAMPLES: &str = r#"Examples:
@@ -36,7 +38,7 @@ const EXAMPLES: &str = r#"Examples:
 /// One of three ways to say it.
 #[derive(clap::Args)]
 #[group(required = true, multiple = false)]
-struct Given {
+pub(super) struct Given {
     /// The client's whole result as JSON, or - to read it from standard input
     json: Option<String>,
     /// Fill in the form, with these fields; without any where there is none to fill in
@@ -47,8 +49,13 @@ struct Given {
     decline: bool,
 }
 
-pub(super) async fn run(store: &dyn Store, args: Args, out: &mut impl Write) -> anyhow::Result<()> {
-    let Args { id, key, given } = args;
+pub(super) async fn run(
+    store: &dyn Store,
+    id: TaskId,
+    key: InputKey,
+    given: Given,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
     let task = find(store, id).await?;
     let answer = compose(outstanding(&task, &key)?, given)
         .with_context(|| format!("no answer to '{key}' was given"))?;
@@ -79,7 +86,7 @@ fn outstanding<'a>(task: &'a Task, key: &InputKey) -> anyhow::Result<&'a Questio
 }
 
 /// The answer that is to be sent, known to fit its question.
-fn compose(question: &Question, given: Given) -> anyhow::Result<Value> {
+pub(super) fn compose(question: &Question, given: Given) -> anyhow::Result<Value> {
     let kind = question.kind();
     let request = question.request().to_value();
     let schema = &request["params"]["requestedSchema"];

@@ -1,4 +1,4 @@
-//! `outlast tasks`: an operator's view of the tasks in a file.
+//! `outlast tasks`: an operator's view of the tasks in a file, and a caller's view of those of a server.
 
 mod answer;
 mod cancel;
@@ -6,6 +6,7 @@ mod form;
 mod history;
 mod list;
 mod retry;
+mod server;
 mod show;
 
 use std::{
@@ -15,18 +16,25 @@ use std::{
 
 use anyhow::{Context, anyhow, bail};
 use clap::Subcommand;
-use outlast_core::{Entry, Store, StoreError, Task, TaskId, ToolVersion};
+use outlast_client::SavedTask;
+use outlast_core::{Entry, InputKey, Store, StoreError, Task, TaskId, ToolVersion};
 use outlast_sqlite::{Options, Role, SqliteStore};
 
-/// See, answer, cancel and retry the tasks in a file
+use crate::{call::exit::Exit, text};
+
+/// See, answer, cancel and retry tasks: those in a file, and those that were called for on a server
 ///
-/// Works beside a running server, which sees an answer or a cancel at once, and without one, when the next server to
-/// start does. Whoever may write the file is its operator: they see and answer the tasks of every owner.
+/// list, show and retry work on a file (--db), and so do answer and cancel when they are given the id of a task. That works
+/// beside a running server, which sees an answer or a cancel at once, and without one, when the next server to start does.
+/// Whoever may write the file is its operator: they see and answer the tasks of every owner.
+///
+/// get, watch, resume and handles work on a server, as the caller of its tools, and so do answer and cancel when they are
+/// given a handle: the name that `outlast call --detach` writes, the JSON that it writes with --json, or a file of that.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The file that the tasks are in
-    #[arg(long, global = true, value_name = "FILE", default_value = "outlast.db")]
-    db: PathBuf,
+    /// The file that the tasks are in, for list, show, retry and ids [default: outlast.db]
+    #[arg(long, global = true, value_name = "FILE")]
+    db: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -35,26 +43,74 @@ pub(crate) struct Args {
 enum Command {
     List(list::Args),
     Show(show::Args),
+    Get(server::Get),
+    Watch(server::Watch),
+    Resume(server::Resume),
     Answer(answer::Args),
     Cancel(cancel::Args),
     Retry(retry::Args),
+    Handles(server::List),
 }
 
-pub(crate) async fn main(Args { db, command }: Args) -> anyhow::Result<()> {
-    let store = open(&db)?;
-    let mut out = io::stdout().lock();
-    let done = match command {
-        Command::List(args) => list::run(&store, args, &mut out).await,
-        Command::Show(args) => show::run(&store, &args, &mut out).await,
-        Command::Answer(args) => answer::run(&store, args, &mut out).await,
-        Command::Cancel(args) => cancel::run(&store, &args, &mut out).await,
-        Command::Retry(args) => retry::run(&store, args, &mut out).await,
-    };
+pub(crate) async fn main(Args { db, command }: Args) -> anyhow::Result<Exit> {
+    let mut out = io::stdout();
+    let path = db.as_deref();
+    match command {
+        Command::List(args) => stored(path, async |store| list::run(store, args, &mut out).await).await,
+        Command::Show(args) => stored(path, async |store| show::run(store, &args, &mut out).await).await,
+        Command::Retry(args) => stored(path, async |store| retry::run(store, args, &mut out).await).await,
+        Command::Answer(answer::Args { task, key, given, server }) => match named(&task, path, &server)? {
+            Named::Stored(id) => {
+                let key = InputKey::new(key)?;
+                stored(path, async |store| answer::run(store, id, key, given, &mut out).await).await
+            }
+            Named::Called(saved) => server::answer(saved, &key, given, server, &mut out).await,
+        },
+        Command::Cancel(cancel::Args { task, server }) => match named(&task, path, &server)? {
+            Named::Stored(id) => stored(path, async |store| cancel::run(store, id, &mut out).await).await,
+            Named::Called(saved) => server::cancel(saved, server, &mut out).await,
+        },
+        _ if path.is_some() => bail!("--db names a file; this works on a server, by a handle"),
+        Command::Get(args) => server::get(args, &mut out).await,
+        Command::Watch(args) => server::watch(args).await,
+        Command::Resume(args) => server::resume(args).await,
+        Command::Handles(args) => server::list(&args, &mut out),
+    }
+}
+
+/// What a word on the command line means where both are possible.
+enum Named {
+    /// A task in a file.
+    Stored(TaskId),
+    /// A task of a server.
+    Called(SavedTask),
+}
+
+/// An id is a task in a file, anything else is a handle.
+fn named(task: &str, db: Option<&Path>, server: &server::Server) -> anyhow::Result<Named> {
+    match (task.parse(), db) {
+        (Ok(id), _) => Ok(Named::Stored(id)),
+        (Err(_), Some(db)) => {
+            bail!("'{}' is not the id of a task in {}", text::one_line(task, 80), db.display())
+        }
+        (Err(_), None) => Ok(Named::Called(server.handles()?.find(task)?)),
+    }
+}
+
+/// Does something with the store in a file.
+async fn stored(
+    db: Option<&Path>,
+    work: impl AsyncFnOnce(&SqliteStore) -> anyhow::Result<()>,
+) -> anyhow::Result<Exit> {
+    let db = db.unwrap_or(Path::new("outlast.db"));
+    let store = open(db)?;
+    let done = work(&store).await;
     store.close().await;
-    done.map_err(|error| match error.is::<StoreError>() {
-        true => error.context(format!("cannot use {}", db.display())),
-        false => error,
-    })
+    match done {
+        Ok(()) => Ok(Exit::Done),
+        Err(error) if error.is::<StoreError>() => Err(error.context(format!("cannot use {}", db.display()))),
+        Err(error) => Err(error),
+    }
 }
 
 /// Opens a store that is there, beside the server that may be running on it.

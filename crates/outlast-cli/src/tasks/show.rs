@@ -127,7 +127,8 @@ impl Shown<'_> {
     }
 }
 
-fn section(out: &mut String, title: &str, text: &str) {
+/// Adds a text under a title to `out`.
+pub(super) fn section(out: &mut String, title: &str, text: &str) {
     let _ = writeln!(out, "\n{title}");
     for line in text.lines() {
         let _ = writeln!(out, "  {line}");
@@ -182,7 +183,8 @@ fn attempts(task: &Task) -> String {
     format!("{}{lost}; {after_a_crash}", task.token.0)
 }
 
-fn asked(question: &Question) -> String {
+/// What a question asks, and with which fields.
+pub(super) fn asked(question: &Question) -> String {
     let request = question.request().to_value();
     let params = &request["params"];
     let message = text::printable(params["message"].as_str().unwrap_or_default());

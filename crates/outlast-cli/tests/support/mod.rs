@@ -1,6 +1,9 @@
 //! The binary as its users meet it: over a socket, over its pipes, and on the command line.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+#[cfg(unix)]
+pub(crate) mod pty;
+
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
@@ -215,7 +218,11 @@ pub(crate) struct Http {
 
 impl Http {
     pub(crate) fn start(place: &Place) -> Self {
-        let (server, _) = Server::start(place, &["--listen", "127.0.0.1:0"]);
+        Self::start_at(place, "127.0.0.1:0")
+    }
+
+    pub(crate) fn start_at(place: &Place, address: &str) -> Self {
+        let (server, _) = Server::start(place, &["--listen", address]);
         let mut banner = server.line();
         let url = banner.strip_prefix("listening on ").expect("the first line says where it listens");
         let address =

@@ -54,7 +54,11 @@ impl Process {
     /// # Errors
     /// When there is no such program, or it cannot be started.
     pub(crate) fn start(program: &Program, observed: Arc<Observed>) -> io::Result<Process> {
-        let mut child = Command::new(&program.program)
+        let mut command = Command::new(&program.program);
+        // Ctrl-C at a terminal is for the program at it, which may want to go on or to say goodbye first.
+        #[cfg(unix)]
+        command.process_group(0);
+        let mut child = command
             .args(&program.args)
             .envs(program.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())

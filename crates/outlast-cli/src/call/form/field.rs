@@ -306,23 +306,30 @@ fn numbered(choices: &[Choice]) -> bool {
     !choices.iter().any(|choice| is_number(&choice.value) || is_number(&choice.title))
 }
 
+/// In which way a choice is named.
+enum Way {
+    Value,
+    Title,
+    Place,
+    Either,
+}
+
 /// The choice that a person means by `text`: by what is sent, else by its title, else by its place, else by either
 /// without regard to case.
 fn choose(choices: &[Choice], text: &str) -> Result<String, String> {
     let place = text.parse::<usize>().ok().filter(|_| numbered(choices));
     let lower = text.to_lowercase();
-    let ways: [&dyn Fn(usize, &Choice) -> bool; 4] = [
-        &|_, choice| choice.value == text,
-        &|_, choice| choice.title == text,
-        &|at, _| Some(at + 1) == place,
-        &|_, choice| choice.value.to_lowercase() == lower || choice.title.to_lowercase() == lower,
-    ];
     let shown = text::one_line(text, 60);
-    for way in ways {
-        let mut meant =
-            choices.iter().enumerate().filter(|(at, choice)| way(*at, choice)).map(|(_, choice)| choice);
+    for way in [Way::Value, Way::Title, Way::Place, Way::Either] {
+        let is_meant = |(at, choice): &(usize, &Choice)| match way {
+            Way::Value => choice.value == text,
+            Way::Title => choice.title == text,
+            Way::Place => Some(at + 1) == place,
+            Way::Either => choice.value.to_lowercase() == lower || choice.title.to_lowercase() == lower,
+        };
+        let mut meant = choices.iter().enumerate().filter(is_meant);
         match (meant.next(), meant.next()) {
-            (Some(choice), None) => return Ok(choice.value.clone()),
+            (Some((_, choice)), None) => return Ok(choice.value.clone()),
             (Some(_), Some(_)) => return Err(format!("'{shown}' could be more than one of these")),
             (None, _) => {}
         }
