@@ -48,6 +48,7 @@ use super::{
     connections::Connections,
     push::{
         aside::{LISTEN, move_aside},
+        pace::Pace,
         refusal::plain_refusal,
     },
 };
@@ -269,7 +270,7 @@ where
             let read = Arc::new(AtomicBool::new(request.body().is_end_stream()));
             request = request.map(|body| Body::new(Watched { body, read: read.clone() }));
             let (lacks_name, may_listen) = (lacks_task_name(&request), may_listen(&request));
-            let mut listens = false;
+            let mut listens = None;
             if lacks_name || may_listen {
                 let (mut parts, mut body) = match read_body(request, max).await {
                     Ok(read) => read,
@@ -281,13 +282,15 @@ where
                 if may_listen && let Some(moved) = move_aside(&body) {
                     parts.headers.insert(header::CONTENT_LENGTH, moved.message.len().into());
                     body = moved.message.into();
-                    listens = true;
+                    let pace = Pace::new();
+                    parts.extensions.insert(pace.clone());
+                    listens = Some(pace);
                 }
                 request = Request::from_parts(parts, Body::from(body));
             }
             let mut response = inner.call(request).await?.map(Body::new);
-            if listens {
-                response = plain_refusal(response).await;
+            if let Some(pace) = listens {
+                response = plain_refusal(response).await.map(|body| pace.watch(body));
             }
             if let Some(wait) = retry.0.get() {
                 let seconds = wait.as_secs_f64().ceil().max(1.0);

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use axum::Router;
+use axum::{Router, body::Body};
 use http::{HeaderMap, Method};
+use http_body_util::BodyExt;
 use outlast::{MemoryStore, SystemClock, TaskServer, TaskTool};
 use rmcp::transport::streamable_http_server::{
     StreamableHttpServerConfig, StreamableHttpService, session::local::LocalSessionManager,
@@ -13,6 +14,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
 };
+use tower::Service;
 
 use crate::support::{Client, TestServer, client::accept, gates::Gates, handler::Handler, server::config};
 
@@ -315,4 +317,30 @@ async fn a_subscriber_at_another_process_sees_what_the_worker_does() {
     server.gates.open("end");
     assert_eq!(listener.until("completed").await["result"]["content"][0]["text"], "hello ann");
     listener.ended().await;
+}
+
+/// What a connection has not taken yet is not piled up for it: each waits to be taken, and is as new as that.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_sent_ahead_of_a_connection_that_takes_nothing() {
+    let server = TestServer::start().await;
+    let client = &server.client;
+    let id = client.task("chatters", json!({"text": "x"})).await;
+    let raw = Raw::listen(client, json!({"taskIds": [id]}));
+    let mut request = http::Request::post("/mcp").header("host", "localhost");
+    for (name, value) in &raw.headers {
+        request = request.header(name, value);
+    }
+    let request = request.body(Body::from(raw.body.clone())).unwrap();
+    let mut service = outlast::http::service(&server.server, &outlast::http::Options::default());
+    let mut body = service.call(request).await.unwrap().into_body();
+    // All that the task says, while nobody takes anything.
+    server.gates.open("begin");
+    client.until(&id, "completed").await;
+    let mut said = Vec::new();
+    while let Some(frame) = body.frame().await {
+        said.push(String::from_utf8(frame.unwrap().into_data().unwrap().into()).unwrap());
+    }
+    assert_eq!(said.len(), 3, "what was agreed to, the end of the task, and of the stream: {said:#?}");
+    assert!(said[1].contains(r#""status":"completed""#), "{said:#?}");
+    until_free(&server).await;
 }

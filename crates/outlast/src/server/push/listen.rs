@@ -18,7 +18,7 @@ use rmcp::{
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{aside::FILTER, feed::Subscription, inner::Inner};
+use super::{aside::FILTER, feed::Subscription, inner::Inner, pace::Pace};
 use crate::server::{TaskServer, gate, http::RetryAfter, wire};
 
 /// How often the revisions are compared, should a hint have been lost.
@@ -66,7 +66,8 @@ impl<H: ServerHandler> TaskServer<H> {
             None => None,
         };
         let (inner, agreed) = inner.map_or((None, None), |(inner, agreed)| (Some(inner), Some(agreed)));
-        let stream = Stream { peer: context.peer.clone(), id: context.id.clone() };
+        let pace = Pace::of(&context.extensions);
+        let mut stream = Stream { peer: context.peer.clone(), id: context.id.clone(), pace, room: false };
         // As they were asked for, each once.
         let mut seen = BTreeSet::new();
         let agreed_ids: Vec<_> = asked
@@ -78,7 +79,7 @@ impl<H: ServerHandler> TaskServer<H> {
             tokio::select! {
                 biased;
                 () = self.0.runtime.draining().cancelled() => Ok(()),
-                sent = self.send_changes(&stream, subscription, inner) => sent,
+                sent = self.send_changes(&mut stream, subscription, inner) => sent,
             }
         };
         // Who has cancelled hears nothing more, not even of what was agreed to.
@@ -116,7 +117,7 @@ impl<H: ServerHandler> TaskServer<H> {
     /// Sends until every task is final and the handler has nothing more to say.
     async fn send_changes(
         &self,
-        stream: &Stream,
+        stream: &mut Stream,
         mut subscription: Subscription,
         mut inner: Option<Inner>,
     ) -> Result<(), ErrorData> {
@@ -127,6 +128,8 @@ impl<H: ServerHandler> TaskServer<H> {
         look_again.reset();
         loop {
             for id in subscription.take_dirty() {
+                // Read when it can be sent, and not before.
+                stream.room().await;
                 self.send_change(stream, &mut subscription, &mut sent, id).await?;
             }
             if subscription.ids().is_empty() && inner.is_none() {
@@ -146,7 +149,7 @@ impl<H: ServerHandler> TaskServer<H> {
     /// Sends a task's state, if it is newer than what was sent.
     async fn send_change(
         &self,
-        stream: &Stream,
+        stream: &mut Stream,
         subscription: &mut Subscription,
         sent: &mut BTreeMap<TaskId, u64>,
         id: TaskId,
@@ -201,12 +204,16 @@ async fn next(inner: &mut Option<Inner>) -> Option<ServerNotification> {
 struct Stream {
     peer: Peer<RoleServer>,
     id: RequestId,
+    /// That of its connection; standard output has one by itself.
+    pace: Option<Pace>,
+    /// Whether the connection is known to have room for a message.
+    room: bool,
 }
 
 impl Stream {
     /// Says what was agreed to (S27); the first message of the stream (S28a).
     async fn acknowledge(
-        &self,
+        &mut self,
         ids: &[String],
         agreed: Option<&SubscriptionFilter>,
     ) -> Result<(), ErrorData> {
@@ -218,7 +225,7 @@ impl Stream {
         self.send_with_meta(ServerNotification::CustomNotification(acknowledged)).await
     }
 
-    async fn send_with_meta(&self, mut notification: ServerNotification) -> Result<(), ErrorData> {
+    async fn send_with_meta(&mut self, mut notification: ServerNotification) -> Result<(), ErrorData> {
         let mut meta = NotificationMetaObject::new();
         meta.set_subscription_id(self.id.clone());
         match &mut notification {
@@ -229,8 +236,18 @@ impl Stream {
         self.send(notification).await
     }
 
+    /// Waits until a message can be sent.
+    async fn room(&mut self) {
+        if let Some(pace) = self.pace.as_ref().filter(|_| !self.room) {
+            pace.room().await;
+        }
+        self.room = true;
+    }
+
     /// A client that is gone ends the subscription.
-    async fn send(&self, notification: ServerNotification) -> Result<(), ErrorData> {
+    async fn send(&mut self, notification: ServerNotification) -> Result<(), ErrorData> {
+        self.room().await;
+        self.room = false;
         let sent = self.peer.send_notification(notification).await;
         sent.map_err(|_| ErrorData::internal_error("the subscriber is gone", None))
     }

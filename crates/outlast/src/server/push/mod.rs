@@ -9,6 +9,7 @@ mod feed;
 mod inner;
 pub(crate) mod lines;
 mod listen;
+pub(crate) mod pace;
 pub(crate) mod refusal;
 
 pub(crate) use self::feed::Feed;
