@@ -1,27 +1,29 @@
 // Judges a run of the conformance suite: `conformance-summary.mjs EXPECTED.tsv SCENARIOS RESULTS`.
 //
-// EXPECTED.tsv   lines of part, scenario, number of checks that must pass (or `stub`)
-// SCENARIOS      a folder with one file for each part: the scenarios that the suite has for it
+// EXPECTED.tsv   lines of part, scenario, number of checks that must pass (or `stub`), number that do not apply (or nothing)
+// SCENARIOS      a folder with one file for each part that was run: the scenarios that the suite has for it
 // RESULTS        the suite's output: RESULTS/part/scenario/<run>/checks.json
 //
 // Prints one line for each scenario and a total; exits 1 unless everything is as expected.
 import { existsSync, readFileSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 
-const PARTS = { tasks: 'tasks', '2026-07-28': 'server 2026-07-28', '2025-11-25': 'server 2025-11-25' };
+const ALL = { tasks: 'tasks', '2026-07-28': 'server 2026-07-28', '2025-11-25': 'server 2025-11-25', client: 'client' };
 
 const [expectedFile, scenariosFolder, resultsFolder] = process.argv.slice(2);
+const PARTS = Object.fromEntries(Object.entries(ALL).filter(([part]) => existsSync(join(scenariosFolder, part))));
 
 const expected = lines(expectedFile)
   .filter((line) => !line.startsWith('#'))
   .map((line) => {
-    const [part, scenario, passes] = line.split('\t');
-    if (!(part in PARTS) || !(passes === 'stub' || /^[1-9]\d*$/.test(passes))) {
+    const [part, scenario, passes, skips = '0'] = line.split('\t');
+    if (!(part in ALL) || !(passes === 'stub' || /^[1-9]\d*$/.test(passes)) || !/^\d+$/.test(skips)) {
       console.error(`conformance: ${expectedFile}: cannot read "${line}"`);
       process.exit(1);
     }
-    return { part, scenario, stub: passes === 'stub', passes: passes === 'stub' ? 0 : Number(passes) };
-  });
+    return { part, scenario, stub: passes === 'stub', passes: passes === 'stub' ? 0 : Number(passes), skips: Number(skips) };
+  })
+  .filter(({ part }) => part in PARTS);
 
 let sound = true;
 const totals = Object.fromEntries(Object.keys(PARTS).map((part) => [part, { passed: 0, expected: 0 }]));
@@ -53,9 +55,11 @@ function judge(entry, checks) {
     return { passed: 0, problems: live.length > 0 ? ['no longer a stub: it needs a number'] : [] };
   }
   const passed = checks.filter((check) => check.status === 'SUCCESS').length;
+  const skipped = checks.filter((check) => check.status === 'SKIPPED');
   // INFO reports something optional. A warning is a SHOULD that was missed, a skip hides a check: neither is a pass.
   const problems = checks
     .filter((check) => check.status !== 'SUCCESS' && check.status !== 'INFO')
+    .filter((check) => check.status !== 'SKIPPED' || skipped.length !== entry.skips)
     .map((check) => `${check.status} ${check.id}: ${check.errorMessage ?? check.description ?? ''}`);
   if (passed < entry.passes) problems.push(`${entry.passes - passed} fewer checks passed than expected`);
   return { passed, problems };

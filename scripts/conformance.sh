@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Runs the official MCP conformance suite against the conformance server of the crate `outlast`
-# (crates/outlast/examples/conformance_server) and compares the result with conformance-expected.tsv.
+# (crates/outlast/examples/conformance_server) and with the conformance client of the crate `outlast-client`
+# (crates/outlast-client/examples/conformance_client), and compares the result with conformance-expected.tsv.
 #
-#   scripts/conformance.sh                      build the server, start it, test it, stop it
+#   scripts/conformance.sh                      build both, start the server, test it, stop it, test the client
+#   scripts/conformance.sh --only server        only the one, or only the other (client)
 #   scripts/conformance.sh --server-url URL     test a server that runs already (on localhost)
 #   scripts/conformance.sh --prepare            only install what the test needs
 #
@@ -23,10 +25,13 @@ expected=$here/conformance-expected.tsv
 die() { echo "conformance: $*" >&2; exit 1; }
 
 url=
+only=
 prepare_only=
 while [ $# -gt 0 ]; do
   case $1 in
-    --server-url) [ -n "${2-}" ] || die "--server-url needs a URL"; url=$2; shift 2 ;;
+    --server-url) [ -n "${2-}" ] || die "--server-url needs a URL"; url=$2; only=server; shift 2 ;;
+    --only)
+      case ${2-} in server | client) only=$2; shift 2 ;; *) die "--only needs server or client" ;; esac ;;
     --prepare) prepare_only=1; shift ;;
     -h|--help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) die "unknown argument $1 (see --help)" ;;
@@ -53,12 +58,18 @@ npm_install "$tools/suite" "$suite@$suite_version"
 [ -z "$prepare_only" ] || exit 0
 conformance=("$node" "$tools/suite/node_modules/$suite/dist/index.js")
 
-if [ -z "$url" ]; then
-  cd "$repo"
-  # Cargo knows where it puts what it builds.
-  server=$(cargo build --locked --message-format=json-render-diagnostics -p outlast --example conformance_server |
+# Cargo knows where it puts what it builds.
+example() {
+  local built
+  built=$(cd "$repo" && cargo build --locked --message-format=json-render-diagnostics -p "$1" --example "$2" |
     sed -n 's/.*"kind":\["example"\].*"executable":"\([^"]*\)".*/\1/p')
-  [ -x "$server" ] || die "cargo did not say where the conformance server is"
+  [ -x "$built" ] || die "cargo did not say where $2 is"
+  echo "$built"
+}
+
+[ "$only" = server ] || client=$(example outlast-client conformance_client)
+if [ -z "$url" ] && [ "$only" != client ]; then
+  server=$(example outlast conformance_server)
   : >"$scratch/server.out"  # read below, perhaps before the server's process has opened it
   "$server" --listen 127.0.0.1:0 --db "$scratch/tasks.db" \
     >"$scratch/server.out" 2>"$scratch/server.err" &
@@ -79,10 +90,17 @@ fi
 # What the suite itself has, so that a scenario which a new version adds cannot be overlooked.
 names() { sed -n '/^Server scenarios/,/^$/s/^  - \([^ ]*\).*/\1/p'; }
 mkdir "$scratch/scenarios"
-"${conformance[@]}" list --server | names | grep '^tasks-' >"$scratch/scenarios/tasks"
-for version in 2026-07-28 2025-11-25; do
-  "${conformance[@]}" list --server --requirements "$version" | names >"$scratch/scenarios/$version"
-done
+if [ "$only" != client ]; then
+  "${conformance[@]}" list --server | names | grep '^tasks-' >"$scratch/scenarios/tasks"
+  for version in 2026-07-28 2025-11-25; do
+    "${conformance[@]}" list --server --requirements "$version" | names >"$scratch/scenarios/$version"
+  done
+fi
+if [ "$only" != server ]; then
+  # What proves an identity is the SDK's, and the skills extension (SEP-2640) is not this client's.
+  "${conformance[@]}" list --client | sed -n 's/^  - \([^ ]*\).*/\1/p' | grep -v '^auth/\|^sep-2640-' \
+    >"$scratch/scenarios/client"
+fi
 
 # A scenario that hangs is one that failed: it leaves no checks.
 limited() {
@@ -96,11 +114,17 @@ limited() {
 # The verdict is in checks.json: the suite's exit status is 0 for a skipped check and for a skipped scenario.
 while IFS=$'\t' read -r part scenario _; do
   case $part in ''|'#'*) continue ;; esac
-  # Extension scenarios belong to no version; asking for one would skip them.
-  [ "$part" = tasks ] && version=() || version=(--spec-version "$part")
+  [ -f "$scratch/scenarios/$part" ] || continue
+  # Extension scenarios belong to no version; asking for one would skip them. A client finds out the version by itself.
+  case $part in tasks | client) version=() ;; *) version=(--spec-version "$part") ;; esac
   echo "running $part $scenario" >&2
   ended=0
-  limited "${conformance[@]}" server --url "$url" --scenario "$scenario" ${version[@]+"${version[@]}"} \
+  if [ "$part" = client ]; then
+    way=(client --command "$client")
+  else
+    way=(server --url "$url" ${version[@]+"${version[@]}"})
+  fi
+  limited "${conformance[@]}" "${way[@]}" --scenario "$scenario" \
     --output-dir "$scratch/results/$part/$scenario" </dev/null >"$scratch/last.log" 2>&1 || ended=$?
   # What `timeout` ends with.
   case $ended in 124 | 137) echo "$part $scenario took more than $scenario_seconds s and was stopped" >&2 ;; esac

@@ -83,23 +83,24 @@ impl Failure {
     }
 }
 
+/// What a handshake leaves.
+struct Handshake {
+    running: RunningService<RoleClient, Tap>,
+    observed: Arc<Observed>,
+    hub: Arc<Hub>,
+}
+
+enum HandshakeError {
+    Connect(WireError),
+    Serve(ClientInitializeError),
+}
+
 impl Connection {
     async fn open(server: &Server, user: User, options: &ClientOptions) -> Result<Self, Failure> {
-        let observed = Arc::new(Observed::default());
-        let hub = Arc::new(Hub::default());
-        let wire =
-            server.connect(observed.clone()).await.map_err(|error| Failure::Unreached(error.to_string()))?;
-        let lifecycle = ClientLifecycleMode::Auto {
-            preferred_versions: vec![ProtocolVersion::V_2026_07_28],
-            legacy_version: Some(ProtocolVersion::V_2025_11_25),
-        };
-        let tap = Tap { user: user.clone(), hub: hub.clone() };
-        let handshake = serve_client_with_lifecycle(tap, wire, lifecycle);
-        let running = tokio::time::timeout(options.connect_timeout, handshake)
-            .await
-            .map_err(|_| Failure::Unreached("the handshake took too long".into()))?
-            .map_err(of_handshake)?;
-
+        let Handshake { running, observed, hub } =
+            tokio::time::timeout(options.connect_timeout, Self::shake_hands(server, &user))
+                .await
+                .map_err(|_| Failure::Unreached("the handshake took too long".into()))??;
         let version = running.peer().peer_info().map(|info| info.protocol_version.clone());
         let generation = match version {
             Some(version) if version >= ProtocolVersion::V_2026_07_28 => Generation::Extension,
@@ -130,6 +131,42 @@ impl Connection {
             session,
             tools: Tools::default(),
         })
+    }
+
+    /// Begins with `server/discover`, and goes back to `initialize` where the server does not know it. The SDK sees that by the
+    /// error of the answer, or when none comes; here also servers count that answer with something else, or hang up.
+    async fn shake_hands(server: &Server, user: &User) -> Result<Handshake, Failure> {
+        let lifecycle = ClientLifecycleMode::Auto {
+            preferred_versions: vec![ProtocolVersion::V_2026_07_28],
+            legacy_version: Some(ProtocolVersion::V_2025_11_25),
+        };
+        match Self::shake_hands_by(server, user, lifecycle).await {
+            Err(HandshakeError::Serve(
+                ClientInitializeError::ExpectedInitResult(_)
+                | ClientInitializeError::ExpectedInitResponse(_)
+                | ClientInitializeError::UncorrelatedErrorResponse { .. }
+                | ClientInitializeError::ConnectionClosed(_),
+            )) => Self::shake_hands_by(server, user, ClientLifecycleMode::Initialize).await,
+            shaken => shaken,
+        }
+        .map_err(|error| match error {
+            HandshakeError::Connect(error) => Failure::Unreached(error.to_string()),
+            HandshakeError::Serve(error) => of_handshake(error),
+        })
+    }
+
+    async fn shake_hands_by(
+        server: &Server,
+        user: &User,
+        lifecycle: ClientLifecycleMode,
+    ) -> Result<Handshake, HandshakeError> {
+        let observed = Arc::new(Observed::default());
+        let hub = Arc::new(Hub::default());
+        let wire = server.connect(observed.clone()).await.map_err(HandshakeError::Connect)?;
+        let tap = Tap { user: user.clone(), hub: hub.clone() };
+        let running =
+            serve_client_with_lifecycle(tap, wire, lifecycle).await.map_err(HandshakeError::Serve)?;
+        Ok(Handshake { running, observed, hub })
     }
 
     /// The SDK's own handle to the server.
@@ -273,12 +310,12 @@ pub(crate) struct Link {
     state: Mutex<State>,
 }
 
-type Handshake = watch::Receiver<Option<Result<Arc<Connection>, Failure>>>;
+type Opening = watch::Receiver<Option<Result<Arc<Connection>, Failure>>>;
 
 enum State {
     Down,
     /// A handshake runs; whoever needs the connection waits for the same one.
-    Connecting(Handshake),
+    Connecting(Opening),
     Up(Arc<Connection>),
 }
 
