@@ -232,9 +232,11 @@ impl TaskClient {
         Ok(connection.peer().clone())
     }
 
-    /// Takes the connection down. Tasks go on at the server, and the next use of the client connects again.
-    pub fn close(&self) {
-        self.inner.link.close();
+    /// Takes the connection down, and waits until it is. Tasks go on at the server, and the next use of the client connects
+    /// again. A server that is a command is asked to end, and has: without this it is killed when the last clone of the
+    /// client is dropped.
+    pub async fn close(&self) {
+        self.inner.link.close().await;
     }
 }
 

@@ -38,7 +38,9 @@ const IDEMPOTENCY_EXTENSION: &str = "outlast/idempotency";
 /// One connection, from handshake to loss.
 pub(crate) struct Connection {
     /// Keeps the connection up; dropped, it goes down.
-    running: RunningService<RoleClient, Tap>,
+    peer: Peer<RoleClient>,
+    /// Which goes with the connection.
+    running: tokio::sync::Mutex<RunningService<RoleClient, Tap>>,
     observed: Arc<Observed>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) user: User,
@@ -121,7 +123,8 @@ impl Connection {
         };
         let repeats = extension(IDEMPOTENCY_EXTENSION).cloned();
         Ok(Self {
-            running,
+            peer: running.peer().clone(),
+            running: tokio::sync::Mutex::new(running),
             observed,
             hub,
             user,
@@ -171,11 +174,11 @@ impl Connection {
 
     /// The SDK's own handle to the server.
     pub(crate) fn peer(&self) -> &Peer<RoleClient> {
-        self.running.peer()
+        &self.peer
     }
 
     fn is_closed(&self) -> bool {
-        self.running.is_transport_closed()
+        self.peer.is_transport_closed()
     }
 
     /// Whether requests about tasks may be sent at all; what may not fails before any I/O.
@@ -370,9 +373,15 @@ impl Link {
         }
     }
 
-    /// Takes the connection down.
-    pub(crate) fn close(&self) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Down;
+    /// Takes the connection down, and waits until it is: a process that it started has ended.
+    pub(crate) async fn close(&self) {
+        let state =
+            std::mem::replace(&mut *self.state.lock().unwrap_or_else(PoisonError::into_inner), State::Down);
+        if let State::Up(connection) = state
+            && let Err(error) = connection.running.lock().await.close().await
+        {
+            tracing::warn!(%error, "the connection ended in a panic");
+        }
     }
 }
 
