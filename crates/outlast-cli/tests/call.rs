@@ -324,6 +324,18 @@ fn a_script_gets_json_and_nothing_else_and_answers_beforehand() {
 }
 
 #[test]
+fn a_server_that_was_started_for_a_call_ends_in_its_own_time() {
+    let place = Place::new(&[]);
+    let path = place.path();
+    // A shell that is killed says nothing of what it ran.
+    let server = r#""$0" demo --stdio; echo "ended with $?" > end"#;
+    let call =
+        ["call", "count", "--arg", "seconds=1", "--", "sh", "-c", server, env!("CARGO_BIN_EXE_outlast")];
+    assert_eq!(status(&script(&path, &call), ""), 0);
+    assert_eq!(std::fs::read_to_string(path.join("end")).unwrap(), "ended with 0\n");
+}
+
+#[test]
 fn a_handle_is_json_that_answers_and_resumes() {
     let place = Place::new(&[]);
     let path = place.path();

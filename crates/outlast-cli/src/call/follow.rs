@@ -3,7 +3,7 @@
 use std::{future, pin::pin, time::Duration};
 
 use futures::{FutureExt, StreamExt, future::Fuse};
-use outlast_client::{CallError, CallErrorKind, Task, TaskHandle};
+use outlast_client::{CallError, CallErrorKind, Task, TaskClient, TaskHandle};
 use rmcp::model::CallToolResult;
 
 use super::{
@@ -190,6 +190,14 @@ fn exit(kind: &CallErrorKind) -> Exit {
         | CallErrorKind::AnotherTask
         | CallErrorKind::SessionEnded => Exit::Gone,
         _ => Exit::Failed,
+    }
+}
+
+/// Lets a server that was started here end in its own time, unless somebody does not want to wait for that.
+pub(crate) async fn close(client: &TaskClient, signals: &mut Signals) {
+    tokio::select! {
+        () = client.close() => {}
+        _ = signals.next() => {}
     }
 }
 

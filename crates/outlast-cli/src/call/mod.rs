@@ -88,7 +88,9 @@ pub(crate) async fn main(args: Args) -> anyhow::Result<Exit> {
         started = client.start_tool_with(params, options) => started,
         _ = signals.next() => {
             terminal.clear();
-            return report(End::Left, None, json);
+            let exit = report(End::Left, None, json);
+            follow::close(&client, &mut signals).await;
+            return exit;
         }
     };
     let exit = match started {
@@ -113,7 +115,7 @@ pub(crate) async fn main(args: Args) -> anyhow::Result<Exit> {
         }
         Ok(_) => anyhow::bail!("the server answered in a way that is not known here"),
     };
-    client.close();
+    follow::close(&client, &mut signals).await;
     Ok(exit)
 }
 

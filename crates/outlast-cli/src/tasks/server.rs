@@ -117,7 +117,7 @@ pub(super) async fn get(args: Get, out: &mut impl Write) -> anyhow::Result<Exit>
     let saved = handles.find(&args.handle)?;
     let (client, handle) = args.server.take_up(saved, &handles, onlooker).await?;
     let got = handle.get().await;
-    client.close();
+    client.close().await;
     let task = match got {
         Ok(task) => task,
         Err(error) => return failed(error, &handle),
@@ -157,8 +157,9 @@ async fn run(
     terminal.progress(&format!("{}: taking it up", saved.tool));
     let (client, handle) = args.server.take_up(saved, handles, prompter).await?;
     let end = follow::follow(&terminal, &mut signals, &handle, deadline, aloud).await;
-    client.close();
-    follow::report(end, Some(&handle), args.json)
+    let exit = follow::report(end, Some(&handle), args.json);
+    follow::close(&client, &mut signals).await;
+    exit
 }
 
 pub(super) fn list(args: &List, out: &mut impl Write) -> anyhow::Result<Exit> {
@@ -187,7 +188,7 @@ pub(super) async fn answer(
     let handles = server.handles()?;
     let (client, handle) = server.take_up(saved, &handles, onlooker).await?;
     let done = give(&handle, key, given, out).await;
-    client.close();
+    client.close().await;
     match done {
         Err(error) => match error.downcast::<CallError>() {
             Ok(error) => failed(error, &handle),
@@ -227,7 +228,7 @@ pub(super) async fn cancel(saved: SavedTask, server: Server, out: &mut impl Writ
         // Its end is told here, and so the handle is of no more use.
         let _ = handle.wait(Some(Duration::ZERO)).await;
     }
-    client.close();
+    client.close().await;
     match done {
         Ok(task) if task.is_final() => writeln!(out, "the task is {}", follow::status(&task))?,
         Ok(_) => writeln!(out, "the task is asked to end")?,
