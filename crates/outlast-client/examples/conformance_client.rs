@@ -69,7 +69,7 @@ async fn main() -> anyhow::Result<()> {
         }
     }
     look_around(&peer).await;
-    client.close();
+    client.close().await;
     Ok(())
 }
 
