@@ -4,9 +4,9 @@
 #
 #   scripts/interop.sh                        all of it
 #   scripts/interop.sh PART...                some of it: inspector, ext-tasks, fastmcp-client, which drive our server;
-#                                             outlast, rmcp, fastmcp, turul, which our client drives
+#                                             outlast, rmcp, fastmcp, turul, turul-2025, which our client drives
 #   scripts/interop.sh --prepare [PART...]    only install and build what the parts need
-#   scripts/interop.sh --serve SERVER [PORT]  only serve outlast, rmcp, fastmcp or turul, for a client of yours
+#   scripts/interop.sh --serve SERVER [PORT]  only serve one of these servers, for a client of yours
 #
 # Needs cargo; npm for inspector and ext-tasks; Python 3.11 or newer with venv for fastmcp and fastmcp-client. A part whose
 # tools cannot be installed is named as not checked, the others run, and the script fails.
@@ -23,7 +23,7 @@ typescript_sdk=@modelcontextprotocol/client@2.3.1
 # The longest that one part may take when nothing hangs, several times over.
 part_seconds=300
 
-all=(inspector ext-tasks fastmcp-client outlast rmcp fastmcp turul)
+all=(inspector ext-tasks fastmcp-client outlast rmcp fastmcp turul turul-2025)
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tools=${INTEROP_TOOLS:-target/interop-tools}
 
@@ -80,7 +80,7 @@ server() {
   local python
   case $1 in
     outlast | rmcp) built interop-servers "serve-$1" ;;
-    turul) built interop-turul serve-turul ;;
+    turul | turul-2025) built "interop-$1" "serve-$1" ;;
     fastmcp) python=$(fastmcp_python) && printf '%s\n' "$python" interop/fastmcp_server.py ;;
     *) die "there is no server $1" ;;
   esac
@@ -165,9 +165,11 @@ declare -A title=(
   [rmcp]="our client drives rmcp's TaskManager"
   [fastmcp]="our client drives FastMCP's server"
   [turul]="our client drives turul's server"
+  [turul-2025]="our client drives turul's server of protocol 2025-11-25"
 )
 
 failed=()
+: >"$scratch/lines"
 for part in "${parts[@]}"; do
   printf '\n== %s: %s\n' "$part" "${title[$part]}"
   if ! (trap - EXIT; prepare "$part" >/dev/null); then

@@ -13,8 +13,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use futures::StreamExt;
-use outlast_client::{CallErrorKind, DirStore, SavedTask, Server, Started, TaskClient, TaskHandle};
-use rmcp::model::{CallToolRequestParams, CallToolResult};
+use outlast_client::{
+    CallErrorKind, CallOptions, DirStore, SavedTask, Server, Started, TaskClient, TaskHandle,
+};
+use rmcp::model::{CallToolRequestParams, CallToolResult, ProtocolVersion};
 use rmcp::object;
 
 use crate::checks::Checks;
@@ -46,20 +48,55 @@ async fn walk(peer: &str, url: &str) -> ExitCode {
     let mut checks = Checks::new(peer);
 
     checks.run("negotiation", negotiation(&client)).await;
+    let offers = match offered(&client).await {
+        Ok(offers) => offers,
+        Err(error) => {
+            checks.run("the list of tools", async { Err(error) }).await;
+            return checks.end();
+        }
+    };
     checks.run("quick", quick(&client)).await;
     checks.run("slow", slow(&client)).await;
     checks.run("slow, in one call", slow_in_one_call(&client)).await;
-    checks.run("asks", asks(&client, &person)).await;
-    checks.run("asks, answered by hand", answered_by_hand(&client, &person)).await;
-    checks.run("fails", fails(&client)).await;
+    if offers.questions {
+        checks.run("asks", asks(&client, &person)).await;
+        checks.run("asks, answered by hand", answered_by_hand(&client, &person)).await;
+    } else {
+        checks.not_offered(
+            "asks",
+            "it has no such tool, since its tools get no way to send their client a request",
+        );
+    }
+    if offers.errors {
+        checks.run("fails", fails(&client)).await;
+    } else {
+        checks.not_offered(
+            "fails",
+            "its tasks/result panics on the error of any task (-32603 is no code of a server, says turul-rpc-core 0.1.0), \
+             and the answer is empty",
+        );
+        checks.run("fails, with a deadline", fails_late(&client)).await;
+    }
     checks.run("cancel", cancel(&client)).await;
-    checks.run("resume", resume(&client, url)).await;
-    checks.run("resume all, with a question open", resume_all(url)).await;
+    if offers.sessions {
+        checks.not_offered(
+            "resume",
+            "its tasks belong to the session of their client, which a second process has not",
+        );
+        checks.run("resume is refused", resume_refused(&client, url)).await;
+    } else {
+        checks.run("resume", resume(&client, url)).await;
+        checks.run("resume all, with a question open", resume_all(url)).await;
+    }
     checks.run("gone", gone(&client)).await;
-    match push::offered(&client, url).await {
-        Ok(Ok(())) => checks.run("push", async { Ok("a subscription is acknowledged".to_owned()) }).await,
-        Ok(Err(why)) => checks.not_offered("push", &why),
-        Err(error) => checks.run("push", async { Err(error) }).await,
+    if offers.sessions {
+        checks.not_offered("push", "its protocol has no subscriptions");
+    } else {
+        match push::offered(&client, url).await {
+            Ok(Ok(())) => checks.run("push", async { Ok("a subscription is acknowledged".to_owned()) }).await,
+            Ok(Err(why)) => checks.not_offered("push", &why),
+            Err(error) => checks.run("push", async { Err(error) }).await,
+        }
     }
     client.close();
     checks.end()
@@ -70,6 +107,29 @@ async fn negotiation(client: &TaskClient) -> anyhow::Result<String> {
     let info = peer.peer_info().context("no word of the server")?;
     let name = info.server_info.as_ref().map_or("a server", |server| &server.name);
     Ok(format!("{} with {name}", info.protocol_version))
+}
+
+/// What a server may lack without being wrong.
+struct Offers {
+    questions: bool,
+    /// It can tell with which error a task failed.
+    errors: bool,
+    /// It is one of protocol 2025-11-25.
+    sessions: bool,
+}
+
+async fn offered(client: &TaskClient) -> anyhow::Result<Offers> {
+    let peer = client.peer().await?;
+    let tools = peer.list_all_tools().await?;
+    for name in ["quick", "slow", "fails", "cancellable"] {
+        ensure!(tools.iter().any(|tool| tool.name == name), "the server has no tool {name}");
+    }
+    let info = peer.peer_info().context("no word of the server")?;
+    Ok(Offers {
+        questions: tools.iter().any(|tool| tool.name == "asks"),
+        errors: info.server_info.as_ref().is_none_or(|server| server.name != "turul-2025"),
+        sessions: info.protocol_version < ProtocolVersion::V_2026_07_28,
+    })
 }
 
 async fn quick(client: &TaskClient) -> anyhow::Result<String> {
@@ -127,6 +187,18 @@ async fn fails(client: &TaskClient) -> anyhow::Result<String> {
     Ok(error.to_string())
 }
 
+/// The error that a server cannot tell: the call ends at its deadline, and keeps its handle.
+async fn fails_late(client: &TaskClient) -> anyhow::Result<String> {
+    let options = CallOptions::default().with_deadline(Duration::from_secs(5));
+    let error = match client.call_tool_with(tool("fails"), options).await {
+        Ok(result) => bail!("expected an error, got {result:?}"),
+        Err(error) => error,
+    };
+    ensure!(matches!(error.kind(), CallErrorKind::Deadline), "expected the deadline, got {error}");
+    ensure!(error.handle().is_some(), "the error has no handle: {error}");
+    Ok(error.to_string())
+}
+
 async fn cancel(client: &TaskClient) -> anyhow::Result<String> {
     let task = started(client, tool("cancellable")).await?;
     task.cancel().await?;
@@ -145,6 +217,24 @@ async fn resume(client: &TaskClient, url: &str) -> anyhow::Result<String> {
     tokio::fs::write(&file, task.to_json()).await?;
     task.detach();
     second_process("--resume", &file, url, "slow: done").await
+}
+
+/// A task of a session that another process takes up, in a session of its own.
+async fn resume_refused(client: &TaskClient, url: &str) -> anyhow::Result<String> {
+    let task = started(client, slow_for(1)).await?;
+    let second = TaskClient::new(Server::http(url), Person::default());
+    let error = match second.resume(SavedTask::from_json(&task.to_json())?).await {
+        Ok(task) => task.wait(PATIENCE).await.err(),
+        Err(error) => Some(error),
+    };
+    second.close();
+    let error = error.context("expected that it was refused")?;
+    ensure!(
+        matches!(error.kind(), CallErrorKind::SessionEnded),
+        "expected that its session has ended, got {error}"
+    );
+    says(&task.wait(PATIENCE).await?, "slow: done")?;
+    Ok(error.to_string())
 }
 
 async fn resumed(file: &str, url: &str) -> anyhow::Result<String> {
