@@ -230,6 +230,34 @@ fn a_call_that_was_killed_at_a_question_is_taken_up_at_that_question() {
 }
 
 #[test]
+fn a_server_that_is_killed_and_comes_back_at_an_open_question_gets_the_answer() {
+    let place = Place::new(&[]);
+    let server = Http::start(&place);
+    let address = server.address.clone();
+    let way = Way::Http(server);
+    let mut person = way.person_calls(&place, "fill_form", &[]);
+    person.sees("Please book a table.").sees("At (");
+    let Way::Http(server) = way else { unreachable!("it is one") };
+    server.server.kill();
+    let again = Http::start_at(&place, &address);
+
+    // The question is still the one at the terminal.
+    for (prompt, line) in [("", ""), ("Avoid (", ""), ("Budget (", ""), ("Day (", ""), ("E-mail (", "")] {
+        person.sees(prompt).types(line);
+    }
+    for (prompt, line) in [("Extras (", "Water"), ("Guests (", ""), ("Menu (", ""), ("Name (", "Ada")] {
+        person.sees(prompt).types(line);
+    }
+    for (prompt, line) in [("Outside (", ""), ("Web page (", ""), ("Table (", "1"), ("Send this?", "")] {
+        person.sees(prompt).types(line);
+    }
+    let (code, shown) = person.sees_it_end();
+    assert_eq!((code, &last_json(&shown)["entered"]["name"]), (0, &json!("Ada")), "{shown}");
+    assert_eq!(shown.matches("Please book a table.").count(), 1, "it is asked once: {shown}");
+    drop(again);
+}
+
+#[test]
 fn ctrl_c_asks_and_cancels() {
     let place = Place::new(&[]);
     for way in [Way::http(&place), Way::Child] {
@@ -262,7 +290,7 @@ fn ctrl_c_twice_detaches_at_once_and_the_task_goes_on() {
     let way = Way::http(&place);
     let mut person = way.person_calls(&place, "count", &["--arg", "seconds=1000"]);
     person.sees("counting (1/1000)").presses_ctrl('c').sees("or go on?").presses_ctrl('c');
-    person.sees("detached; the task goes on").sees("outlast tasks resume count.");
+    person.sees("detached").sees("the task goes on; `outlast tasks resume count.");
     assert_eq!(person.sees_it_end().0, 130);
 
     let [handle] = &handles(&place)[..] else { panic!("one handle is kept") };

@@ -139,7 +139,7 @@ pub(crate) fn report(end: End, handle: Option<&TaskHandle>, json: bool) -> anyho
             Ok(Exit::Done)
         }
         End::Error(error) => {
-            eprintln!("outlast: {}", text::printable(&error.to_string()));
+            eprintln!("outlast: {}", text::printable(&error.kind().to_string()));
             let handle = error.handle().or(handle).filter(|_| error.is_retryable());
             if let Some(handle) = handle {
                 say_how_to_go_on(handle);
@@ -149,7 +149,7 @@ pub(crate) fn report(end: End, handle: Option<&TaskHandle>, json: bool) -> anyho
         End::Left => {
             match handle {
                 Some(handle) => {
-                    eprintln!("outlast: detached; the task goes on");
+                    eprintln!("outlast: detached");
                     say_how_to_go_on(handle);
                 }
                 None => eprintln!(
@@ -163,7 +163,14 @@ pub(crate) fn report(end: End, handle: Option<&TaskHandle>, json: bool) -> anyho
 
 /// How another process takes the task up.
 pub(crate) fn say_how_to_go_on(handle: &TaskHandle) {
-    eprintln!("outlast: `outlast tasks resume {}` takes it up again", handles::name(&handle.save()));
+    // A server that is a command ends with this process.
+    let goes_on = if handle.server().starts_with("command:") {
+        "goes on when its server runs again"
+    } else {
+        "goes on"
+    };
+    let name = handles::name(&handle.save());
+    eprintln!("outlast: the task {goes_on}; `outlast tasks resume {name}` takes it up again");
 }
 
 fn write_result(result: &CallToolResult, json: bool) -> anyhow::Result<()> {

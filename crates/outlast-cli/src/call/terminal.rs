@@ -234,9 +234,10 @@ fn reader(typed: mpsc::UnboundedSender<Option<String>>) -> threads::Sender<()> {
     let (sender, wanted) = threads::channel();
     thread::spawn(move || {
         while wanted.recv().is_ok() {
-            let mut line = String::new();
-            let read = io::stdin().lock().read_line(&mut line);
-            let line = matches!(read, Ok(1..)).then_some(line);
+            let mut line = Vec::new();
+            let read = io::stdin().lock().read_until(b'\n', &mut line);
+            // What is no text is still no reason to take it for the end.
+            let line = matches!(read, Ok(1..)).then(|| String::from_utf8_lossy(&line).into_owned());
             if typed.send(line).is_err() {
                 return;
             }

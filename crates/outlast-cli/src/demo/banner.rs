@@ -20,9 +20,11 @@ pub(super) fn banner(url: &str, db: &Path) -> String {
     format!(
         "listening on {url}\n\n\
         The tools are {tools}.\n\
-        This starts a task that hashes the files of the server's folder:\n\n\
+        In another terminal, call one, and be asked what it asks:\n\n\
+        outlast call {url} make_report --arg folder=. --arg file=report.md\n\n\
+        By hand, this starts a task that hashes the files of the server's folder:\n\n\
         {curl}\n\n\
-        In another terminal, see what became of it, answer what a task asks, and end one:\n\n\
+        See what became of a call, answer what a task asks, and end one:\n\n\
         outlast tasks list{db}\n\
         outlast tasks show{db} ID\n\
         outlast tasks answer{db} ID KEY --accept FIELD=VALUE\n\

@@ -24,7 +24,7 @@ use crate::signals;
 
 /// Serve tools that do real work, to try durable tasks with
 ///
-/// Serves MCP over Streamable HTTP at /mcp, and prints a curl command that starts a task. The tools hash the files of
+/// Serves MCP over Streamable HTTP at /mcp, and prints commands that start a task. The tools hash the files of
 /// a folder, delete files once that is confirmed, write a report after two questions, ask for a form with a field of
 /// each kind, count, fail and panic; each says in its description what it does. They work on the files of this machine,
 /// so by default only this machine may call them.
