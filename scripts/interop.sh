@@ -65,7 +65,7 @@ built() {
   local package=$1 binary=$2 path
   path=$(CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target} cargo build --quiet --locked \
     --manifest-path interop/Cargo.toml --message-format=json-render-diagnostics -p "$package" --bin "$binary" |
-    sed -n 's/.*"kind":\["bin"\].*"executable":"\([^"]*\)".*/\1/p')
+    sed -n 's/.*"kind":\["bin"\].*"executable":"\([^"]*\)".*/\1/p') || die "could not build $binary"
   [ -x "$path" ] || die "could not build $binary"
   echo "$path"
 }
@@ -132,7 +132,10 @@ prepare() {
   case $1 in
     inspector | ext-tasks) npm_clients && server outlast ;;
     # It has a server of its own.
-    fastmcp-client) fastmcp_python && cargo build --quiet --locked -p outlast --example conformance_server ;;
+    fastmcp-client)
+      fastmcp_python && { cargo build --quiet --locked -p outlast --example conformance_server ||
+        die "could not build the conformance server"; }
+      ;;
     *) built interop-walk walk && server "$1" ;;
   esac
 }
@@ -172,8 +175,9 @@ failed=()
 : >"$scratch/lines"
 for part in "${parts[@]}"; do
   printf '\n== %s: %s\n' "$part" "${title[$part]}"
-  if ! (trap - EXIT; prepare "$part" >/dev/null); then
-    echo "not checked $part: what it needs could not be installed or built; see above"
+  if ! (trap - EXIT; prepare "$part" >/dev/null) 2>"$scratch/why"; then
+    tail -n 40 "$scratch/why" >&2
+    echo "not checked $part: $(sed -n 's/^interop: //p' "$scratch/why" | tail -n 1)"
     failed+=("$part")
     continue
   fi

@@ -98,7 +98,7 @@ async fn walk(peer: &str, url: &str) -> ExitCode {
             Err(error) => checks.run("push", async { Err(error) }).await,
         }
     }
-    client.close();
+    client.close().await;
     checks.end()
 }
 
@@ -227,7 +227,7 @@ async fn resume_refused(client: &TaskClient, url: &str) -> anyhow::Result<String
         Ok(task) => task.wait(PATIENCE).await.err(),
         Err(error) => Some(error),
     };
-    second.close();
+    second.close().await;
     let error = error.context("expected that it was refused")?;
     ensure!(
         matches!(error.kind(), CallErrorKind::SessionEnded),
@@ -241,7 +241,7 @@ async fn resumed(file: &str, url: &str) -> anyhow::Result<String> {
     let client = TaskClient::new(Server::http(url), Person::default());
     let saved = SavedTask::from_json(&tokio::fs::read_to_string(file).await?)?;
     let result = client.resume(saved).await?.wait(PATIENCE).await?;
-    client.close();
+    client.close().await;
     Ok(text_of(&result))
 }
 
@@ -256,7 +256,7 @@ async fn resume_all(url: &str) -> anyhow::Result<String> {
     while !task.get().await?.needs_input() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    client.close();
+    client.close().await;
     second_process("--resume-all", folder.path(), url, "asks: hello Ada").await
 }
 
@@ -268,7 +268,7 @@ async fn resumed_all(folder: &str, url: &str) -> anyhow::Result<String> {
         said.push(text_of(&task.wait(PATIENCE).await?));
     }
     ensure!(client.resume_all().await?.is_empty(), "a task that ended is still in the store");
-    client.close();
+    client.close().await;
     Ok(said.join(", "))
 }
 
