@@ -4,12 +4,12 @@
 #
 #   scripts/interop.sh                        all of it
 #   scripts/interop.sh PART...                some of it: inspector, ext-tasks, fastmcp-client, which drive our server;
-#                                             outlast, rmcp, fastmcp, turul, turul-2025, which our client drives
+#                                             outlast, rmcp, fastmcp, turul, turul-2025, typescript-2025, which our client drives
 #   scripts/interop.sh --prepare [PART...]    only install and build what the parts need
 #   scripts/interop.sh --serve SERVER [PORT]  only serve one of these servers, for a client of yours
 #
-# Needs cargo; npm for inspector and ext-tasks; Python 3.11 or newer with venv for fastmcp and fastmcp-client. A part whose
-# tools cannot be installed is named as not checked, the others run, and the script fails.
+# Needs cargo; npm for inspector, ext-tasks and typescript-2025; Python 3.11 or newer with venv for fastmcp and fastmcp-client.
+# A part whose tools cannot be installed is named as not checked, the others run, and the script fails.
 #
 # Environment: INTEROP_TOOLS is where the packages of npm go (target/interop-tools); PYTHON and FASTMCP_PYTHON as
 # scripts/fastmcp.sh has them.
@@ -20,10 +20,12 @@ inspector=@modelcontextprotocol/inspector@2.12.0
 ext_tasks=@modelcontextprotocol/ext-tasks@0.2.2
 # The SDK that this version of the Inspector is built on, and one that ext-tasks asks for (^2.0.0).
 typescript_sdk=@modelcontextprotocol/client@2.3.1
+# The last line of the SDK that has the tasks of protocol 2025-11-25.
+typescript_sdk_2025=@modelcontextprotocol/sdk@1.32.2
 # The longest that one part may take when nothing hangs, several times over.
 part_seconds=300
 
-all=(inspector ext-tasks fastmcp-client outlast rmcp fastmcp turul turul-2025)
+all=(inspector ext-tasks fastmcp-client outlast rmcp fastmcp turul turul-2025 typescript-2025)
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tools=${INTEROP_TOOLS:-target/interop-tools}
 
@@ -77,16 +79,23 @@ fastmcp_python() {
 
 # Prints the command that serves SERVER, one word a line.
 server() {
-  local python
+  local python node
   case $1 in
     outlast | rmcp) built interop-servers "serve-$1" ;;
     turul | turul-2025) built "interop-$1" "serve-$1" ;;
     fastmcp) python=$(fastmcp_python) && printf '%s\n' "$python" interop/fastmcp_server.py ;;
+    typescript-2025)
+      node=$(find_node "$tools/node") || return
+      npm_install "$tools/$1" "$typescript_sdk_2025"
+      # A module is looked for beside what imports it.
+      cp interop/typescript_2025_server.mjs "$tools/$1/"
+      printf '%s\n' "$node" "$tools/$1/typescript_2025_server.mjs"
+      ;;
     *) die "there is no server $1" ;;
   esac
 }
 
-# The packages of npm, with the clients beside them, since a module is looked for beside what imports it.
+# The packages of the clients in JavaScript, with those beside them.
 npm_clients() {
   node=$(find_node "$tools/node") || return
   npm_install "$tools/clients" "$inspector" "$ext_tasks" "$typescript_sdk"
@@ -169,6 +178,7 @@ declare -A title=(
   [fastmcp]="our client drives FastMCP's server"
   [turul]="our client drives turul's server"
   [turul-2025]="our client drives turul's server of protocol 2025-11-25"
+  [typescript-2025]="our client drives the official TypeScript server of protocol 2025-11-25"
 )
 
 failed=()

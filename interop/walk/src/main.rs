@@ -60,7 +60,14 @@ async fn walk(peer: &str, url: &str) -> ExitCode {
     checks.run("slow, in one call", slow_in_one_call(&client)).await;
     if offers.questions {
         checks.run("asks", asks(&client, &person)).await;
-        checks.run("asks, answered by hand", answered_by_hand(&client, &person)).await;
+        if offers.sessions {
+            checks.not_offered(
+                "asks, answered by hand",
+                "questions of its protocol are requests of their own, without keys",
+            );
+        } else {
+            checks.run("asks, answered by hand", answered_by_hand(&client, &person)).await;
+        }
     } else {
         checks.not_offered(
             "asks",
