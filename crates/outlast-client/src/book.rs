@@ -96,23 +96,20 @@ impl Book {
         Ok(Turn { due, closed })
     }
 
-    /// What the server stopped asking: an open prompt is closed and its key may come back; an answer that was on its way has
-    /// arrived, or is wanted no more.
+    /// What the server stopped asking: an open prompt is closed, and its key may come back. An answer that is there stays, for
+    /// the case that it does.
     fn withdraw(&mut self, asked: &BTreeSet<&str>) -> Vec<Prompt> {
-        let gone: Vec<String> =
-            self.keys.keys().filter(|key| !asked.contains(key.as_str())).cloned().collect();
+        let gone = self.keys.iter().filter(|(key, _)| !asked.contains(key.as_str()));
+        let open: Vec<(String, Prompt)> = gone
+            .filter_map(|(key, state)| match state {
+                Key::Open { prompt, .. } => Some((key.clone(), *prompt)),
+                Key::Answered(_) | Key::Delivered => None,
+            })
+            .collect();
         let mut closed = Vec::new();
-        for key in gone {
-            match self.keys.get(&key) {
-                Some(&Key::Open { prompt, .. }) => {
-                    self.abandon(&key, prompt);
-                    closed.push(prompt);
-                }
-                Some(Key::Answered(_)) => {
-                    self.keys.insert(key, Key::Delivered);
-                }
-                Some(Key::Delivered) | None => {}
-            }
+        for (key, prompt) in open {
+            self.abandon(&key, prompt);
+            closed.push(prompt);
         }
         closed
     }
@@ -303,8 +300,6 @@ mod tests {
                             keys.iter().map(|key| format!("k{key}")).filter(|key| !server.contains_key(key)).collect();
                         let Turn { due, closed } = book.outstanding(asked.iter().map(String::as_str), u32::MAX).unwrap();
                         open.retain(|(_, prompt)| !closed.contains(prompt));
-                        // What the server asks no more it wants no more.
-                        answered.retain(|key, _| asked.contains(key) || server.contains_key(key));
                         for (key, prompt) in due {
                             prop_assert!(!open.iter().any(|(held, _)| *held == key), "{key} open twice");
                             prop_assert!(!answered.contains_key(&key), "{key} asked again");

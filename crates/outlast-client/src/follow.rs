@@ -175,6 +175,9 @@ impl Followed {
     /// The questions that have to be presented now, and the prompts that have to be closed.
     pub(crate) fn due_questions(&self) -> Result<Turn, CallErrorKind> {
         let mut state = self.state();
+        if state.is_seed {
+            return Ok(Turn::default());
+        }
         let State { task, book, .. } = &mut *state;
         book.outstanding(task.questions().map(|(key, _)| key), self.link.options().max_rounds)
             .map_err(|_| CallErrorKind::TooManyQuestions)
@@ -201,6 +204,17 @@ impl Followed {
     pub(crate) fn abandoned(&self, key: &str, prompt: Prompt) {
         self.state().book.abandon(key, prompt);
         self.stirred.notify_one();
+    }
+
+    /// The answers to send now: those that are asked for and not acknowledged. Before anything was seen of the task, all.
+    pub(crate) fn deliverable(&self) -> Answers {
+        let state = self.state();
+        let mut answers = state.book.undelivered();
+        if !state.is_seed {
+            let asked: BTreeSet<&str> = state.task.questions().map(|(key, _)| key).collect();
+            answers.retain(|key, _| asked.contains(key.as_str()));
+        }
+        answers
     }
 
     /// The answers that the server has not acknowledged.

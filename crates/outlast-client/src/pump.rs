@@ -118,7 +118,7 @@ impl<'f> Pump<'f> {
                 // C35: what was answered to other questions is kept and sent first.
                 let is_settled = self.prompts.is_empty()
                     && self.delivery.is_none()
-                    && self.followed.undelivered().is_empty();
+                    && self.followed.deliverable().is_empty();
                 if is_settled {
                     return Err(end);
                 }
@@ -163,7 +163,7 @@ impl<'f> Pump<'f> {
             self.poll = Some(requests::get(followed).boxed());
         }
         if self.delivery.is_none() && self.refused.is_none() && now >= self.next_delivery {
-            let answers = followed.undelivered();
+            let answers = followed.deliverable();
             if !answers.is_empty() {
                 let delivery = requests::update(followed, answers.clone()).boxed();
                 self.delivery = Some((answers, delivery));
@@ -184,7 +184,7 @@ impl<'f> Pump<'f> {
 
     async fn next_event(&mut self) -> Event {
         let wants_delivery =
-            self.delivery.is_none() && self.refused.is_none() && !self.followed.undelivered().is_empty();
+            self.delivery.is_none() && self.refused.is_none() && !self.followed.deliverable().is_empty();
         let due = [
             self.poll.is_none().then_some(self.next_poll),
             wants_delivery.then_some(self.next_delivery),
