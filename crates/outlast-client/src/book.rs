@@ -12,15 +12,6 @@ const MAX_KEYS: usize = 10_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Prompt(u64);
 
-/// What a newest state asks of the prompts.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Turn {
-    /// The keys to present now.
-    pub(crate) due: Vec<(String, Prompt)>,
-    /// The prompts to close, since the server has stopped asking.
-    pub(crate) closed: Vec<Prompt>,
-}
-
 /// Answers by the keys of their questions.
 pub(crate) type Answers = BTreeMap<String, Value>;
 
@@ -30,10 +21,11 @@ pub(crate) struct TooMany;
 
 #[derive(Debug, Clone, PartialEq)]
 enum Key {
-    /// A handler has the question.
-    Open { prompt: Prompt, round: u64 },
-    /// The answer is there and not yet acknowledged.
-    Answered(Value),
+    /// A handler has the question. One that the server has stopped asking is on its way to be closed, and holds its key
+    /// until it is gone.
+    Open { prompt: Prompt, round: u64, is_withdrawn: bool },
+    /// The answer is there and not yet acknowledged. It is sent when it is written down.
+    Answered { answer: Value, is_written: bool },
     /// The server has the answer. The key is never presented again (S18).
     Delivered,
 }
@@ -59,11 +51,12 @@ impl Book {
     /// The book of a task that another process followed: what was answered, and what of it was acknowledged.
     pub(crate) fn resumed(answered: Answers, delivered: BTreeSet<String>) -> Self {
         let delivered = delivered.into_iter().map(|key| (key, Key::Delivered));
-        let answered = answered.into_iter().map(|(key, answer)| (key, Key::Answered(answer)));
+        let answered =
+            answered.into_iter().map(|(key, answer)| (key, Key::Answered { answer, is_written: true }));
         Self { keys: delivered.chain(answered).collect(), ..Self::default() }
     }
 
-    /// Takes the outstanding keys of a newest state, and withdraws what is not asked any more.
+    /// Takes the outstanding keys of a newest state, gives those to present now, and withdraws what is not asked any more.
     ///
     /// # Errors
     ///
@@ -72,12 +65,12 @@ impl Book {
         &mut self,
         keys: impl Iterator<Item = &'k str>,
         max_rounds: u32,
-    ) -> Result<Turn, TooMany> {
+    ) -> Result<Vec<(String, Prompt)>, TooMany> {
         let asked: BTreeSet<&str> = keys.collect();
-        let closed = self.withdraw(&asked);
+        self.withdraw(&asked);
         let fresh: Vec<&str> = asked.into_iter().filter(|key| !self.keys.contains_key(*key)).collect();
         if fresh.is_empty() {
-            return Ok(Turn { due: Vec::new(), closed });
+            return Ok(Vec::new());
         }
         if self.used >= max_rounds || self.keys.len() + fresh.len() > MAX_KEYS {
             return Err(TooMany);
@@ -90,35 +83,30 @@ impl Book {
         for key in fresh {
             let prompt = Prompt(self.next_prompt);
             self.next_prompt += 1;
-            self.keys.insert(key.to_owned(), Key::Open { prompt, round });
+            self.keys.insert(key.to_owned(), Key::Open { prompt, round, is_withdrawn: false });
             due.push((key.to_owned(), prompt));
         }
-        Ok(Turn { due, closed })
+        Ok(due)
     }
 
-    /// What the server stopped asking: an open prompt is closed, and its key may come back. An answer that is there stays, for
-    /// the case that it does.
-    fn withdraw(&mut self, asked: &BTreeSet<&str>) -> Vec<Prompt> {
-        let gone = self.keys.iter().filter(|(key, _)| !asked.contains(key.as_str()));
-        let open: Vec<(String, Prompt)> = gone
-            .filter_map(|(key, state)| match state {
-                Key::Open { prompt, .. } => Some((key.clone(), *prompt)),
-                Key::Answered(_) | Key::Delivered => None,
-            })
-            .collect();
-        let mut closed = Vec::new();
-        for (key, prompt) in open {
-            self.abandon(&key, prompt);
-            closed.push(prompt);
+    /// What the server stopped asking: an open prompt is no longer [awaited](Self::awaits), and its key may come back when it
+    /// is closed. An answer stays: the state that asks for nothing may be older than the question, and a server that has the
+    /// answer lets it be sent again (S20).
+    fn withdraw(&mut self, asked: &BTreeSet<&str>) {
+        for (key, state) in &mut self.keys {
+            if let Key::Open { is_withdrawn, .. } = state
+                && !asked.contains(key.as_str())
+            {
+                *is_withdrawn = true;
+            }
         }
-        closed
     }
 
-    /// A handler answered. False, and nothing is kept, when its prompt has been abandoned meanwhile.
+    /// A handler answered. False, and nothing is kept, when its prompt has been abandoned or withdrawn meanwhile.
     pub(crate) fn answer(&mut self, key: &str, prompt: Prompt, answer: Value) -> bool {
         match self.keys.get(key) {
-            Some(&Key::Open { prompt: open, round }) if open == prompt => {
-                self.keys.insert(key.to_owned(), Key::Answered(answer));
+            Some(&Key::Open { prompt: open, round, is_withdrawn: false }) if open == prompt => {
+                self.keys.insert(key.to_owned(), Key::Answered { answer, is_written: false });
                 self.close(round, true);
                 true
             }
@@ -126,19 +114,32 @@ impl Book {
         }
     }
 
-    /// An answer that came from elsewhere than a prompt. An open prompt for the key is named, to be closed. An answer that is
-    /// there already stays: the first one counts.
-    pub(crate) fn answer_unasked(&mut self, key: &str, answer: Value) -> Option<Prompt> {
+    /// An answer that came from elsewhere than a prompt. A prompt that is open for the key is no longer
+    /// [awaited](Self::awaits); an answer that is there already stays: the first one counts.
+    pub(crate) fn answer_unasked(&mut self, key: &str, answer: Value) {
         match self.keys.get(key) {
-            Some(&Key::Open { prompt, round }) => {
-                self.keys.insert(key.to_owned(), Key::Answered(answer));
-                self.close(round, true);
-                Some(prompt)
-            }
-            Some(Key::Answered(_) | Key::Delivered) => None,
-            None => {
-                self.keys.insert(key.to_owned(), Key::Answered(answer));
-                None
+            Some(Key::Answered { .. } | Key::Delivered) => return,
+            Some(&Key::Open { round, .. }) => self.close(round, true),
+            None => {}
+        }
+        self.keys.insert(key.to_owned(), Key::Answered { answer, is_written: false });
+    }
+
+    /// Whether the answer of a prompt is still wanted.
+    pub(crate) fn awaits(&self, key: &str, prompt: Prompt) -> bool {
+        matches!(
+            self.keys.get(key),
+            Some(&Key::Open { prompt: open, is_withdrawn: false, .. }) if open == prompt
+        )
+    }
+
+    /// These answers would survive the end of the process, as far as anything does here.
+    pub(crate) fn written(&mut self, answers: &Answers) {
+        for (key, value) in answers {
+            if let Some(Key::Answered { answer, is_written }) = self.keys.get_mut(key)
+                && answer == value
+            {
+                *is_written = true;
             }
         }
     }
@@ -146,7 +147,7 @@ impl Book {
     /// A handler failed, or its prompt was closed: the key may be presented again. A round in which nothing was answered does
     /// not count.
     pub(crate) fn abandon(&mut self, key: &str, prompt: Prompt) {
-        if let Some(&Key::Open { prompt: open, round }) = self.keys.get(key)
+        if let Some(&Key::Open { prompt: open, round, .. }) = self.keys.get(key)
             && open == prompt
         {
             self.keys.remove(key);
@@ -171,7 +172,18 @@ impl Book {
         self.keys
             .iter()
             .filter_map(|(key, state)| match state {
-                Key::Answered(answer) => Some((key.clone(), answer.clone())),
+                Key::Answered { answer, .. } => Some((key.clone(), answer.clone())),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Those of the undelivered answers that are written down, and so may be sent.
+    pub(crate) fn ready(&self) -> Answers {
+        self.keys
+            .iter()
+            .filter_map(|(key, state)| match state {
+                Key::Answered { answer, is_written: true } => Some((key.clone(), answer.clone())),
                 _ => None,
             })
             .collect()
@@ -185,7 +197,7 @@ impl Book {
     /// The server acknowledged what was `sent`.
     pub(crate) fn acknowledged(&mut self, sent: &Answers) {
         for (key, value) in sent {
-            if matches!(self.keys.get(key), Some(Key::Answered(held)) if held == value) {
+            if matches!(self.keys.get(key), Some(Key::Answered { answer, .. }) if answer == value) {
                 self.keys.insert(key.clone(), Key::Delivered);
             }
         }
@@ -194,7 +206,7 @@ impl Book {
     /// The server refused what was `sent`: those keys, and only those whose value it was, may be presented again.
     pub(crate) fn rejected(&mut self, sent: &Answers) {
         for (key, value) in sent {
-            if matches!(self.keys.get(key), Some(Key::Answered(held)) if held == value) {
+            if matches!(self.keys.get(key), Some(Key::Answered { answer, .. }) if answer == value) {
                 self.keys.remove(key);
             }
         }
@@ -209,7 +221,7 @@ mod tests {
     use super::*;
 
     fn due(book: &mut Book, keys: &[&str]) -> Vec<(String, Prompt)> {
-        book.outstanding(keys.iter().copied(), 16).unwrap().due
+        book.outstanding(keys.iter().copied(), 16).unwrap()
     }
 
     #[test]
@@ -234,11 +246,11 @@ mod tests {
     fn rounds_are_capped_and_a_round_in_which_nothing_was_answered_does_not_count() {
         let mut book = Book::default();
         for _ in 0..5 {
-            let round = book.outstanding(["a", "b"].into_iter(), 2).unwrap().due;
+            let round = book.outstanding(["a", "b"].into_iter(), 2).unwrap();
             round.into_iter().for_each(|(key, prompt)| book.abandon(&key, prompt));
         }
         for key in ["c", "d"] {
-            let round = book.outstanding([key].into_iter(), 2).unwrap().due;
+            let round = book.outstanding([key].into_iter(), 2).unwrap();
             assert!(book.answer(key, round[0].1, json!(1)));
         }
         assert_eq!(book.outstanding(["e"].into_iter(), 2), Err(TooMany));
@@ -255,11 +267,36 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_stopped_asking_closes_its_prompt() {
+    fn what_the_server_stopped_asking_is_not_awaited_and_its_key_is_held_until_its_prompt_has_gone() {
         let mut book = Book::default();
-        let (_, prompt) = due(&mut book, &["name"]).remove(0);
-        let turn = book.outstanding([].into_iter(), 16).unwrap();
-        assert_eq!(turn, Turn { due: vec![], closed: vec![prompt] });
+        let (key, prompt) = due(&mut book, &["name"]).remove(0);
+        assert!(book.awaits(&key, prompt));
+        assert_eq!(due(&mut book, &[]), []);
+        assert!(!book.awaits(&key, prompt));
+        assert!(!book.answer(&key, prompt, json!("late")));
+        assert_eq!(due(&mut book, &["name"]), [], "the first prompt is still there");
+        book.abandon(&key, prompt);
+        assert_eq!(due(&mut book, &["name"]).len(), 1);
+    }
+
+    #[test]
+    fn an_answer_outlives_a_state_that_does_not_ask_for_it() {
+        let mut book = Book::resumed([("a".into(), json!(1))].into(), BTreeSet::new());
+        assert_eq!(due(&mut book, &[]), []);
+        assert_eq!(book.ready(), [("a".to_owned(), json!(1))].into());
+        assert_eq!(due(&mut book, &["a"]), []);
+    }
+
+    #[test]
+    fn an_answer_is_sent_only_when_it_is_written_down() {
+        let mut book = Book::default();
+        let (key, prompt) = due(&mut book, &["name"]).remove(0);
+        book.answer(&key, prompt, json!("Ada"));
+        assert!(book.ready().is_empty());
+        book.written(&[(key.clone(), json!("of another answer"))].into());
+        assert!(book.ready().is_empty());
+        book.written(&book.undelivered());
+        assert_eq!(book.ready(), [(key, json!("Ada"))].into());
     }
 
     #[derive(Debug, Clone)]
@@ -298,8 +335,14 @@ mod tests {
                     Move::Poll(keys) => {
                         let asked: Vec<String> =
                             keys.iter().map(|key| format!("k{key}")).filter(|key| !server.contains_key(key)).collect();
-                        let Turn { due, closed } = book.outstanding(asked.iter().map(String::as_str), u32::MAX).unwrap();
-                        open.retain(|(_, prompt)| !closed.contains(prompt));
+                        let due = book.outstanding(asked.iter().map(String::as_str), u32::MAX).unwrap();
+                        open.retain(|(key, prompt)| {
+                            let stays = book.awaits(key, *prompt);
+                            if !stays {
+                                book.abandon(key, *prompt);
+                            }
+                            stays
+                        });
                         for (key, prompt) in due {
                             prop_assert!(!open.iter().any(|(held, _)| *held == key), "{key} open twice");
                             prop_assert!(!answered.contains_key(&key), "{key} asked again");

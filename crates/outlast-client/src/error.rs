@@ -54,6 +54,8 @@ pub enum CallErrorKind {
     Unauthorized(String),
     /// The server could not be reached, or failed every request for too long. The text says how.
     Connection(String),
+    /// The server answers requests about the task with this error, which says nothing of the task: it goes on.
+    Refused(ErrorData),
     /// The server refuses the call for now. The delay is what it asks for.
     Busy(Option<Duration>),
     /// The handle could not be written down, or read. The text says what of it.
@@ -98,6 +100,7 @@ impl CallError {
             | CallErrorKind::Unanswered { .. }
             | CallErrorKind::Unauthorized(_)
             | CallErrorKind::Connection(_)
+            | CallErrorKind::Refused(_)
             | CallErrorKind::Busy(_)
             | CallErrorKind::Store(_) => true,
             // A call that was turned away with its session can be made in the next one; a task cannot be found there.
@@ -167,6 +170,13 @@ impl fmt::Display for CallErrorKind {
             ),
             Self::Unauthorized(_) => f.write_str("the server asks for authorization"),
             Self::Connection(why) => write!(f, "the server cannot be reached: {why}"),
+            Self::Refused(error) => {
+                write!(
+                    f,
+                    "the server refused a request about the task with {}: {}",
+                    error.code.0, error.message
+                )
+            }
             Self::Busy(Some(delay)) => {
                 write!(f, "the server takes no more calls now; try again in {delay:?}")
             }

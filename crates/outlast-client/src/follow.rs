@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use crate::{
-    book::{Answers, Book, Prompt, Turn},
+    book::{Answers, Book, Prompt},
     clock,
     connection::Link,
     error::CallErrorKind,
@@ -55,8 +55,9 @@ pub(crate) struct Followed {
     news: watch::Sender<u64>,
     /// Wakes the pump: an answer is there, a key is free again, the task was cancelled.
     pub(crate) stirred: Notify,
-    /// Writes of the handle happen one after the other, so that the newest one stays.
-    saving: tokio::sync::Mutex<()>,
+    /// Whether the handle has been taken out of the store for good. Writes hold it, so that they happen one after the other
+    /// and the newest one stays.
+    forgotten: tokio::sync::Mutex<bool>,
 }
 
 struct State {
@@ -75,6 +76,17 @@ struct State {
     /// Counts the pumps, so that a waiter tells the end of its own from that of an earlier one.
     pumps: u64,
     end: Option<(u64, CallErrorKind)>,
+}
+
+impl State {
+    /// Those of the answers that the server asks for now. Before anything was seen of the task, all.
+    fn asked_for(&self, mut answers: Answers) -> Answers {
+        if !self.is_seed {
+            let asked: BTreeSet<&str> = self.task.questions().map(|(key, _)| key).collect();
+            answers.retain(|key, _| asked.contains(key.as_str()));
+        }
+        answers
+    }
 }
 
 impl Followed {
@@ -104,7 +116,7 @@ impl Followed {
             }),
             news: watch::channel(0).0,
             stirred: Notify::new(),
-            saving: tokio::sync::Mutex::new(()),
+            forgotten: tokio::sync::Mutex::new(false),
         })
     }
 
@@ -132,10 +144,13 @@ impl Followed {
         self.state().unanswered.clone()
     }
 
-    /// A handler failed, or refused.
-    pub(crate) fn set_unanswered(&self, key: &str, error: ErrorData) {
-        let end = CallErrorKind::Unanswered { key: key.to_owned(), error };
-        self.state().unanswered.get_or_insert(end);
+    /// A handler failed, or refused. Of a prompt that nobody waits for any more this says nothing.
+    pub(crate) fn set_unanswered(&self, key: &str, prompt: Prompt, error: ErrorData) {
+        let mut state = self.state();
+        if state.book.awaits(key, prompt) {
+            let end = CallErrorKind::Unanswered { key: key.to_owned(), error };
+            state.unanswered.get_or_insert(end);
+        }
     }
 
     /// Whether another task has taken the id.
@@ -172,32 +187,34 @@ impl Followed {
         self.publish();
     }
 
-    /// The questions that have to be presented now, and the prompts that have to be closed.
-    pub(crate) fn due_questions(&self) -> Result<Turn, CallErrorKind> {
+    /// The questions that have to be presented now.
+    pub(crate) fn due_questions(&self) -> Result<Vec<(String, Prompt)>, CallErrorKind> {
         let mut state = self.state();
         if state.is_seed {
-            return Ok(Turn::default());
+            return Ok(Vec::new());
         }
         let State { task, book, .. } = &mut *state;
         book.outstanding(task.questions().map(|(key, _)| key), self.link.options().max_rounds)
             .map_err(|_| CallErrorKind::TooManyQuestions)
     }
 
-    /// A handler has answered; false when nobody waits for its answer any more.
-    pub(crate) async fn answered(&self, key: &str, prompt: Prompt, answer: Value) -> bool {
-        let taken = self.state().book.answer(key, prompt, answer);
-        if taken {
+    /// Whether the answer of a prompt is still wanted.
+    pub(crate) fn awaits(&self, key: &str, prompt: Prompt) -> bool {
+        self.state().book.awaits(key, prompt)
+    }
+
+    /// A handler has answered. Nothing is kept when nobody waits for its answer any more.
+    pub(crate) async fn answered(self: &Arc<Self>, key: &str, prompt: Prompt, answer: Value) {
+        let is_taken = self.state().book.answer(key, prompt, answer);
+        if is_taken {
             self.keep_answers().await;
-            self.stirred.notify_one();
         }
-        taken
     }
 
     /// An answer from elsewhere than a prompt; an open prompt for it is closed by the pump.
-    pub(crate) async fn answer(&self, key: &str, answer: Value) {
+    pub(crate) async fn answer(self: &Arc<Self>, key: &str, answer: Value) {
         self.state().book.answer_unasked(key, answer);
         self.keep_answers().await;
-        self.stirred.notify_one();
     }
 
     /// A prompt has been closed without an answer.
@@ -209,27 +226,28 @@ impl Followed {
     /// The answers to send now: those that are asked for and not acknowledged. Before anything was seen of the task, all.
     pub(crate) fn deliverable(&self) -> Answers {
         let state = self.state();
-        let mut answers = state.book.undelivered();
-        if !state.is_seed {
-            let asked: BTreeSet<&str> = state.task.questions().map(|(key, _)| key).collect();
-            answers.retain(|key, _| asked.contains(key.as_str()));
-        }
-        answers
+        state.asked_for(state.book.ready())
     }
 
-    /// The answers that the server has not acknowledged.
-    pub(crate) fn undelivered(&self) -> Answers {
-        self.state().book.undelivered()
+    /// Whether there are answers that the server asks for and has not acknowledged.
+    pub(crate) fn owes_answers(&self) -> bool {
+        let state = self.state();
+        !state.asked_for(state.book.undelivered()).is_empty()
+    }
+
+    /// The answers that may be sent.
+    pub(crate) fn ready(&self) -> Answers {
+        self.state().book.ready()
     }
 
     /// The server has what was `sent`.
-    pub(crate) async fn acknowledged(&self, sent: &Answers) {
+    pub(crate) async fn acknowledged(self: &Arc<Self>, sent: &Answers) {
         self.state().book.acknowledged(sent);
         self.keep_answers().await;
     }
 
     /// The server refused what was `sent`.
-    pub(crate) async fn rejected(&self, sent: &Answers) {
+    pub(crate) async fn rejected(self: &Arc<Self>, sent: &Answers) {
         self.state().book.rejected(sent);
         self.keep_answers().await;
     }
@@ -253,25 +271,37 @@ impl Followed {
         }
     }
 
-    /// Writes the handle to the store, if there is one.
+    /// Writes the handle to the store, if there is one. Whether or not that succeeds, the answers in it may be sent after.
     pub(crate) async fn keep(&self) -> Result<(), CallErrorKind> {
-        let Some(store) = &self.store else { return Ok(()) };
-        let _turn = self.saving.lock().await;
-        store.save(&self.save()).await.map_err(|error| CallErrorKind::Store(error.to_string()))
+        let is_forgotten = self.forgotten.lock().await;
+        let saved = self.save();
+        let outcome = match &self.store {
+            Some(store) if !*is_forgotten => store.save(&saved).await,
+            _ => Ok(()),
+        };
+        self.state().book.written(&saved.answers);
+        outcome.map_err(|error| CallErrorKind::Store(error.to_string()))
     }
 
-    /// Keeps what the book says now. A store that fails costs no more than that the person may be asked again by another
-    /// process, so the task goes on.
-    async fn keep_answers(&self) {
-        if let Err(error) = self.keep().await {
-            tracing::warn!(%error, "an answer could not be written down; it is kept in memory");
-        }
+    /// Keeps what the book says now, to its end even if the caller goes. A store that fails costs no more than that the
+    /// person may be asked again by another process, so the task goes on.
+    async fn keep_answers(self: &Arc<Self>) {
+        let followed = self.clone();
+        let kept = tokio::spawn(async move {
+            if let Err(error) = followed.keep().await {
+                tracing::warn!(%error, "an answer could not be written down; it is kept in memory");
+            }
+            followed.stirred.notify_one();
+        });
+        // It is aborted only with the runtime.
+        let _ = kept.await;
     }
 
     /// Takes the handle out of the store: its end has been told.
     pub(crate) async fn forget(&self) {
         let Some(store) = &self.store else { return };
-        let _turn = self.saving.lock().await;
+        let mut is_forgotten = self.forgotten.lock().await;
+        *is_forgotten = true;
         if let Err(error) = store.remove(self.link.server().name(), &self.origin.id).await {
             tracing::warn!(%error, "the handle of a task that has ended could not be removed");
         }
@@ -305,11 +335,10 @@ impl Followed {
     fn pump_ended(&self, number: u64, end: Option<CallErrorKind>) {
         {
             let mut state = self.state();
+            // One that was stopped while it ended says nothing to those who wait for the next.
             if state.pumps == number {
                 state.pump = None;
-            }
-            if let Some(end) = end {
-                state.end = Some((number, end));
+                state.end = end.map(|end| (number, end));
             }
         }
         self.publish();

@@ -193,9 +193,13 @@ impl TaskHandle {
     /// server refused it.
     pub async fn answer(&self, key: &str, answer: Value) -> Result<(), CallError> {
         self.refuse_if_replaced()?;
-        self.followed.answer(key, answer.clone()).await;
+        self.followed.answer(key, answer).await;
         let sent: std::collections::BTreeMap<_, _> =
-            self.followed.undelivered().into_iter().filter(|(held, _)| held == key).collect();
+            self.followed.ready().into_iter().filter(|(held, _)| held == key).collect();
+        if sent.is_empty() {
+            // The server has an answer already.
+            return Ok(());
+        }
         match requests::update(&self.followed, sent.clone()).await {
             Ok(()) => {
                 self.followed.acknowledged(&sent).await;
@@ -205,7 +209,7 @@ impl TaskHandle {
                 // Either the answer is refused or the task is gone; a look tells.
                 self.get().await?;
                 self.followed.rejected(&sent).await;
-                Err(self.fail(CallErrorKind::Failed(error)))
+                Err(self.fail(CallErrorKind::Refused(error)))
             }
             Err(error) => Err(self.fail(error.into_kind())),
         }

@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    book::{Answers, Prompt, Turn},
+    book::{Answers, Prompt},
     clock,
     connection::{Connection, Failure},
     error::CallErrorKind,
@@ -47,13 +47,14 @@ pub(crate) struct Pump<'f> {
     failures: u32,
     failing_since: Option<Instant>,
     deliveries_failed: u32,
+    deliveries_failing_since: Option<Instant>,
     listens_failed: u32,
     poll: Option<Look<'f>>,
     delivery: Option<(Answers, Delivery<'f>)>,
     /// Answers that were refused: by their shape, or because the task is gone; the next poll tells which.
     refused: Option<Answers>,
     prompts: JoinSet<()>,
-    open: HashMap<Prompt, AbortHandle>,
+    open: HashMap<Prompt, (String, AbortHandle)>,
     push: Option<Push>,
     /// The legacy request that holds the result of a task, and meanwhile carries its questions.
     legacy_result: Option<Look<'f>>,
@@ -91,6 +92,7 @@ impl<'f> Pump<'f> {
             failures: 0,
             failing_since: None,
             deliveries_failed: 0,
+            deliveries_failing_since: None,
             listens_failed: 0,
             poll: None,
             delivery: None,
@@ -116,9 +118,8 @@ impl<'f> Pump<'f> {
             self.start_requests();
             if let Some(end) = self.followed.unanswered() {
                 // C35: what was answered to other questions is kept and sent first.
-                let is_settled = self.prompts.is_empty()
-                    && self.delivery.is_none()
-                    && self.followed.deliverable().is_empty();
+                let is_settled =
+                    self.prompts.is_empty() && self.delivery.is_none() && !self.followed.owes_answers();
                 if is_settled {
                     return Err(end);
                 }
@@ -137,24 +138,32 @@ impl<'f> Pump<'f> {
             return Ok(());
         }
         if self.followed.unanswered().is_some() {
+            self.close_unwanted();
             return Ok(());
         }
         let task = self.followed.task();
-        let Turn { due, closed } = self.followed.due_questions()?;
-        for prompt in closed {
-            if let Some(handle) = self.open.remove(&prompt) {
-                handle.abort();
-            }
-        }
+        let due = self.followed.due_questions()?;
+        self.close_unwanted();
         for (key, prompt) in due {
             let question =
                 task.questions().find(|(asked, _)| *asked == key).map(|(_, question)| question.clone());
             let Some(question) = question else { continue };
-            let held = Held { followed: self.followed.clone(), key, prompt };
+            let held = Held { followed: self.followed.clone(), key: key.clone(), prompt };
             let handle = self.prompts.spawn(held.put(question));
-            self.open.insert(prompt, handle);
+            self.open.insert(prompt, (key, handle));
         }
         Ok(())
+    }
+
+    /// Closes the prompts whose answer nobody waits for: the server has stopped asking, or has it from elsewhere.
+    fn close_unwanted(&mut self) {
+        self.open.retain(|prompt, (key, handle)| {
+            let is_wanted = self.followed.awaits(key, *prompt);
+            if !is_wanted {
+                handle.abort();
+            }
+            is_wanted
+        });
     }
 
     fn start_requests(&mut self) {
@@ -220,10 +229,19 @@ impl<'f> Pump<'f> {
             Event::Polled(Ok(task)) => {
                 self.failures = 0;
                 self.failing_since = None;
-                self.see(task).await
+                let is_final = task.is_final();
+                self.see(task)?;
+                if let Some(sent) = self.refused.take()
+                    && !is_final
+                {
+                    // The task is there, so it was the answers that were refused.
+                    self.followed.rejected(&sent).await;
+                }
+                Ok(())
             }
             Event::Delivered(sent, Ok(())) => {
                 self.deliveries_failed = 0;
+                self.deliveries_failing_since = None;
                 self.followed.acknowledged(&sent).await;
                 // The server may go on at once, and nothing else tells of it.
                 self.poll_soon();
@@ -231,15 +249,15 @@ impl<'f> Pump<'f> {
             }
             Event::Delivered(sent, Err(error)) => self.delivery_failed(sent, error),
             Event::Answered => {
-                self.open.retain(|_, handle| !handle.is_finished());
+                self.open.retain(|_, (_, handle)| !handle.is_finished());
                 Ok(())
             }
-            Event::Heard(heard) => self.heard(heard).await,
+            Event::Heard(heard) => self.heard(heard),
             Event::ListenEnded(end) => {
                 self.listen_ended(end);
                 Ok(())
             }
-            Event::LegacyResult(Ok(task)) => self.see(task).await,
+            Event::LegacyResult(Ok(task)) => self.see(task),
             Event::Polled(Err(error)) | Event::LegacyResult(Err(error)) => self.poll_failed(error),
             Event::Stirred => {
                 if self.followed.is_cancelling() {
@@ -252,7 +270,7 @@ impl<'f> Pump<'f> {
     }
 
     /// A valid answer came.
-    async fn see(&mut self, task: Task) -> Result<(), CallErrorKind> {
+    fn see(&mut self, task: Task) -> Result<(), CallErrorKind> {
         if !self.followed.origin.is_of(&task) {
             return Err(CallErrorKind::AnotherTask);
         }
@@ -260,12 +278,6 @@ impl<'f> Pump<'f> {
         let is_final = task.is_final();
         let interval = task.poll_interval_ms;
         self.followed.see(task);
-        if let Some(sent) = self.refused.take()
-            && !is_final
-        {
-            // The task is there, so it was the answers that were refused.
-            self.followed.rejected(&sent).await;
-        }
         if self.is_last_look {
             self.is_last_look = false;
             if !is_final && self.backstop.is_some_and(|backstop| clock::now() >= backstop) {
@@ -292,7 +304,7 @@ impl<'f> Pump<'f> {
         self.failures += 1;
         let since = *self.failing_since.get_or_insert(now);
         if now.duration_since(since) >= self.followed.link.options().give_up_after {
-            return Err(failure.into_kind());
+            return Err(requests::Error::Failed(failure).into_kind());
         }
         let asked = match &failure {
             Failure::Busy(delay) => *delay,
@@ -308,15 +320,17 @@ impl<'f> Pump<'f> {
         let now = clock::now();
         match error {
             requests::Error::End(end) => return Err(end),
-            requests::Error::Failed(Failure::Refused(error)) if error.code == ErrorCode::INVALID_PARAMS => {
+            requests::Error::Failed(Failure::Refused(error)) if is_rejection(error.code) => {
                 self.refused = Some(sent);
+                // A poll that was asked before says nothing of why.
+                self.poll = None;
                 self.next_poll = now;
             }
             requests::Error::Failed(failure) => {
                 self.deliveries_failed += 1;
-                let since = *self.failing_since.get_or_insert(now);
+                let since = *self.deliveries_failing_since.get_or_insert(now);
                 if now.duration_since(since) >= self.followed.link.options().give_up_after {
-                    return Err(failure.into_kind());
+                    return Err(requests::Error::Failed(failure).into_kind());
                 }
                 let asked = match &failure {
                     Failure::Busy(delay) => *delay,
@@ -328,13 +342,13 @@ impl<'f> Pump<'f> {
         Ok(())
     }
 
-    async fn heard(&mut self, heard: Heard) -> Result<(), CallErrorKind> {
+    fn heard(&mut self, heard: Heard) -> Result<(), CallErrorKind> {
         if heard.acknowledged {
             self.listens_failed = 0;
         }
         let Some(state) = heard.state else { return Ok(()) };
         match requests::read_pushed(self.followed, &state) {
-            Ok(Some(task)) => self.see(task).await,
+            Ok(Some(task)) => self.see(task),
             // A legacy notification says that something changed, and not what the result is.
             Ok(None) => {
                 self.poll_soon();
@@ -419,7 +433,7 @@ impl Held {
                 self.followed.answered(&self.key, self.prompt, answer).await;
             }
             // Told before the key is free, so that it is not presented again by this wait.
-            Err(error) => self.followed.set_unanswered(&self.key, error),
+            Err(error) => self.followed.set_unanswered(&self.key, self.prompt, error),
         }
     }
 }
@@ -449,6 +463,12 @@ pub(crate) async fn put(connection: &Connection, question: &Question, key: &str)
         }
         Ok(Err(error)) => Err(error),
     }
+}
+
+/// Whether an error of `tasks/update` is about what was sent: any but those by which a server says that it has failed, or
+/// cannot now (`-32603`, and the range that is left to servers).
+fn is_rejection(code: ErrorCode) -> bool {
+    code != ErrorCode::INTERNAL_ERROR && !(-32099..=-32000).contains(&code.0)
 }
 
 /// Waits for a future that may not be there.

@@ -37,6 +37,8 @@ impl Error {
     pub(crate) fn into_kind(self) -> CallErrorKind {
         match self {
             Self::End(end) => end,
+            // Of the task it says nothing: that goes on.
+            Self::Failed(Failure::Refused(error)) => CallErrorKind::Refused(error),
             Self::Failed(failure) => failure.into_kind(),
         }
     }

@@ -3,4 +3,5 @@
 
 mod calls;
 mod killed;
+mod questions;
 mod support;
