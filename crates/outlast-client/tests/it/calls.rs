@@ -5,12 +5,8 @@ use rmcp::model::CallToolRequestParams;
 use serde_json::json;
 
 use crate::support::{
-    LONG, Person, Scripted, ack, asks, completed, created, error, ok, polling, question, task, text,
+    LONG, Person, Scripted, ack, asks, completed, created, error, ok, polling, question, said, task, text,
 };
-
-fn said(result: &rmcp::model::CallToolResult) -> String {
-    serde_json::to_value(result).unwrap()["content"][0]["text"].as_str().unwrap().to_owned()
-}
 
 #[tokio::test]
 async fn a_result_that_comes_at_once_is_the_result() {

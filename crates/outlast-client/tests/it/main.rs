@@ -4,4 +4,6 @@
 mod calls;
 mod killed;
 mod questions;
+mod pace;
+mod repeats;
 mod support;

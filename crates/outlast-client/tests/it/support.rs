@@ -44,6 +44,7 @@ pub(crate) struct Asked {
     pub(crate) nth: usize,
     pub(crate) id: Value,
     pub(crate) headers: HashMap<String, String>,
+    pub(crate) at: tokio::time::Instant,
 }
 
 impl Asked {
@@ -204,6 +205,12 @@ impl Scripted {
         self.inner.asked.lock().unwrap().iter().filter(|asked| asked.method == method).cloned().collect()
     }
 
+    /// How long after each other the requests of a method came.
+    pub(crate) fn pauses(&self, method: &str) -> Vec<Duration> {
+        let asked = self.asked(method);
+        asked.windows(2).map(|pair| pair[1].at - pair[0].at).collect()
+    }
+
     /// Every method that came, in order.
     pub(crate) fn methods(&self) -> Vec<String> {
         self.inner.asked.lock().unwrap().iter().map(|asked| asked.method.clone()).collect()
@@ -300,7 +307,8 @@ impl Scripted {
         let method = message["method"].as_str().unwrap_or_default().to_owned();
         let nth = self.asked(&method).len();
         let params = message.get("params").cloned().unwrap_or_default();
-        let asked = Asked { method: method.clone(), params, nth, id: message["id"].clone(), headers };
+        let (id, at) = (message["id"].clone(), now());
+        let asked = Asked { method: method.clone(), params, nth, id, headers, at };
         self.inner.asked.lock().unwrap().push(asked.clone());
         self.inner.news.send_modify(|count| *count += 1);
         message.get("id")?;
@@ -349,6 +357,42 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.serve.abort();
+    }
+}
+
+/// A server in a runtime of its own; dropped, it is killed: its sockets are closed in the middle of whatever they do.
+pub(crate) struct Killable {
+    pub(crate) address: SocketAddr,
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl Killable {
+    pub(crate) fn server(&self) -> Server {
+        Server::http(format!("http://{}/mcp", self.address))
+    }
+}
+
+impl Drop for Killable {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Scripted {
+    /// Serves HTTP until it is killed.
+    pub(crate) async fn killable(&self, address: &str) -> Killable {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (scripted, address) = (self.clone(), address.parse().unwrap());
+        let running = runtime.spawn(async move { scripted.http_at(address).await }).await.unwrap();
+        let address = running.address;
+        runtime.spawn(async move {
+            let _running = running;
+            std::future::pending::<()>().await;
+        });
+        Killable { address, runtime: Some(runtime) }
     }
 }
 
@@ -505,6 +549,25 @@ impl ClientHandler for Person {
     fn get_info(&self) -> ClientConfig {
         let capabilities = ClientCapabilities::builder().enable_elicitation().build();
         ClientConfig::new(capabilities, Implementation::new("test", "1"))
+    }
+}
+
+/// The clock of the tests, which some of them step.
+#[allow(clippy::disallowed_methods)]
+pub(crate) fn now() -> tokio::time::Instant {
+    tokio::time::Instant::now()
+}
+
+/// The text of a result.
+pub(crate) fn said(result: &rmcp::model::CallToolResult) -> String {
+    serde_json::to_value(result).unwrap()["content"][0]["text"].as_str().unwrap().to_owned()
+}
+
+/// Calls `tool`, which becomes a task.
+pub(crate) async fn started(client: &outlast_client::TaskClient) -> outlast_client::TaskHandle {
+    match client.start_tool(rmcp::model::CallToolRequestParams::new("tool")).await.unwrap() {
+        outlast_client::Started::Task(handle) => handle,
+        other => panic!("no task: {other:?}"),
     }
 }
 
