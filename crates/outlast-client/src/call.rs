@@ -108,7 +108,9 @@ impl<'c> Call<'c> {
 
     /// Sends the call, again where that is safe, and gives the answer.
     async fn answer(&mut self) -> Result<Value, CallError> {
-        let (mut repeats, mut turned_away, mut refreshed) = (0, 0, false);
+        let (mut turned_away, mut refreshed) = (0, false);
+        // How the connection was lost, once it was: the tool may have run, whatever becomes of the repeat.
+        let mut lost: Option<String> = None;
         loop {
             let failure = match self.send().await {
                 Ok(value) => return Ok(value),
@@ -116,6 +118,12 @@ impl<'c> Call<'c> {
             };
             in_time(self.until)?;
             match failure {
+                // The server may be starting again; a repeat that does not reach it is none.
+                Failure::Unreached(_) if lost.is_some() && turned_away < BUSY_TRIES => {
+                    turned_away += 1;
+                    self.pause(pace::next_retry(turned_away, None, pace::random())).await?;
+                    self.connect_for_repeat(lost.as_deref()).await?;
+                }
                 Failure::Busy(delay) if turned_away < BUSY_TRIES => {
                     turned_away += 1;
                     let wait = pace::next_retry(turned_away, delay, pace::random());
@@ -139,20 +147,43 @@ impl<'c> Call<'c> {
                 }
                 Failure::SessionEnded => {
                     self.client.link.drop_connection(&self.connection);
-                    return Err(CallErrorKind::SessionEnded.into());
+                    let end = lost.map_or(CallErrorKind::SessionEnded, CallErrorKind::OutcomeUnknown);
+                    return Err(end.into());
                 }
                 Failure::Lost(why) => {
-                    // The tool may have run.
-                    let is_safe = self.connection.recognises_repeats(&self.name) || self.tool.is_repeatable;
-                    if !is_safe || repeats > 0 || self.connection.session.is_some() {
-                        return Err(CallErrorKind::OutcomeUnknown(why).into());
+                    if lost.is_some() || !self.may_repeat() {
+                        return Err(CallErrorKind::OutcomeUnknown(lost.unwrap_or(why)).into());
                     }
-                    repeats += 1;
-                    self.connection = bounded(self.until, self.client.link.connection()).await?;
+                    lost = Some(why);
+                    self.connect_for_repeat(lost.as_deref()).await?;
                 }
-                other => return Err(other.into_kind().into()),
+                // An answer to the repeat is the answer.
+                Failure::Refused(error) => return Err(CallErrorKind::Failed(error).into()),
+                other => {
+                    let end = lost.map_or_else(|| other.into_kind(), CallErrorKind::OutcomeUnknown);
+                    return Err(end.into());
+                }
             }
         }
+    }
+
+    /// Whether a call that may have run can be made again: the server recognises it, or the tool does no more by it. Never in
+    /// another session than the first.
+    fn may_repeat(&self) -> bool {
+        self.connection.session.is_none()
+            && (self.connection.recognises_repeats(&self.name) || self.tool.is_repeatable)
+    }
+
+    /// The connection for a repeat, which is another one where the first was lost altogether; a server that is not what it
+    /// was gets none.
+    async fn connect_for_repeat(&mut self, lost: Option<&str>) -> Result<(), CallError> {
+        let unknown = || CallErrorKind::OutcomeUnknown(lost.unwrap_or_default().to_owned());
+        let generation = self.connection.generation;
+        self.connection = within(self.until, self.client.link.connection()).await?.map_err(|_| unknown())?;
+        if self.connection.generation != generation || !self.may_repeat() {
+            return Err(unknown().into());
+        }
+        Ok(())
     }
 
     async fn send(&self) -> Result<Value, Failure> {
@@ -261,7 +292,13 @@ impl<'c> Call<'c> {
             output_schema: self.schema().cloned(),
         };
         let Inner { link, registry, store } = &**self.client;
-        let handle = TaskHandle::new(registry.created(link, store.clone(), origin, (task, wants_a_look)));
+        let handle = TaskHandle::new(registry.created(
+            link,
+            store.clone(),
+            origin,
+            (task, wants_a_look),
+            &self.connection,
+        ));
         handle.keep().await?;
         Ok(handle)
     }

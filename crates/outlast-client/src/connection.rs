@@ -73,6 +73,14 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// How long the server asks to be left alone.
+    pub(crate) fn delay(&self) -> Option<Duration> {
+        match self {
+            Self::Busy(delay) => *delay,
+            _ => None,
+        }
+    }
+
     /// The end that this means for a caller that does not try again.
     pub(crate) fn into_kind(self) -> CallErrorKind {
         match self {
@@ -94,7 +102,7 @@ struct Handshake {
 
 enum HandshakeError {
     Connect(WireError),
-    Serve(ClientInitializeError),
+    Serve(Box<ClientInitializeError>),
 }
 
 impl Connection {
@@ -144,17 +152,22 @@ impl Connection {
             legacy_version: Some(ProtocolVersion::V_2025_11_25),
         };
         match Self::shake_hands_by(server, user, lifecycle).await {
-            Err(HandshakeError::Serve(
-                ClientInitializeError::ExpectedInitResult(_)
-                | ClientInitializeError::ExpectedInitResponse(_)
-                | ClientInitializeError::UncorrelatedErrorResponse { .. }
-                | ClientInitializeError::ConnectionClosed(_),
-            )) => Self::shake_hands_by(server, user, ClientLifecycleMode::Initialize).await,
+            Err(HandshakeError::Serve(error))
+                if matches!(
+                    *error,
+                    ClientInitializeError::ExpectedInitResult(_)
+                        | ClientInitializeError::ExpectedInitResponse(_)
+                        | ClientInitializeError::UncorrelatedErrorResponse { .. }
+                        | ClientInitializeError::ConnectionClosed(_)
+                ) =>
+            {
+                Self::shake_hands_by(server, user, ClientLifecycleMode::Initialize).await
+            }
             shaken => shaken,
         }
         .map_err(|error| match error {
             HandshakeError::Connect(error) => Failure::Unreached(error.to_string()),
-            HandshakeError::Serve(error) => of_handshake(error),
+            HandshakeError::Serve(error) => of_handshake(*error),
         })
     }
 
@@ -167,8 +180,9 @@ impl Connection {
         let hub = Arc::new(Hub::default());
         let wire = server.connect(observed.clone()).await.map_err(HandshakeError::Connect)?;
         let tap = Tap { user: user.clone(), hub: hub.clone() };
-        let running =
-            serve_client_with_lifecycle(tap, wire, lifecycle).await.map_err(HandshakeError::Serve)?;
+        let running = serve_client_with_lifecycle(tap, wire, lifecycle)
+            .await
+            .map_err(|error| HandshakeError::Serve(Box::new(error)))?;
         Ok(Handshake { running, observed, hub })
     }
 

@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
 };
 
 use chrono::{DateTime, Utc};
@@ -13,13 +14,15 @@ use serde_json::Value;
 use tokio::{
     sync::{Notify, watch},
     task::AbortHandle,
+    time::Instant,
 };
 
 use crate::{
     book::{Answers, Book, Prompt},
     clock,
-    connection::Link,
+    connection::{Connection, Link},
     error::CallErrorKind,
+    pace,
     pump::Pump,
     saved::{Generation, SavedTask},
     store::HandleStore,
@@ -62,10 +65,12 @@ pub(crate) struct Followed {
 
 struct State {
     task: Task,
-    /// Whether nothing but the answer to the call has been seen.
+    /// Whether nothing but the answer to the call has been seen, or what was written down.
     is_seed: bool,
-    /// Whether the server has said already that there is more to see.
-    wants_a_look: bool,
+    /// The server is polled no sooner, by whichever wait it is: by its pace, or since it failed (S23).
+    next_look: Instant,
+    /// The connection on which the task was last seen to be this one (C38).
+    seen_on: Weak<Connection>,
     /// The first question that could not be answered while the present pump runs.
     unanswered: Option<CallErrorKind>,
     book: Book,
@@ -79,12 +84,10 @@ struct State {
 }
 
 impl State {
-    /// Those of the answers that the server asks for now. Before anything was seen of the task, all.
+    /// Those of the answers that the server asks for now.
     fn asked_for(&self, mut answers: Answers) -> Answers {
-        if !self.is_seed {
-            let asked: BTreeSet<&str> = self.task.questions().map(|(key, _)| key).collect();
-            answers.retain(|key, _| asked.contains(key.as_str()));
-        }
+        let asked: BTreeSet<&str> = self.task.questions().map(|(key, _)| key).collect();
+        answers.retain(|key, _| asked.contains(key.as_str()));
         answers
     }
 }
@@ -94,7 +97,9 @@ impl Followed {
         link: Arc<Link>,
         store: Option<Arc<dyn HandleStore>>,
         origin: Origin,
-        (task, wants_a_look): (Task, bool),
+        task: Task,
+        next_look: Instant,
+        seen_on: Weak<Connection>,
         book: Book,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -104,7 +109,8 @@ impl Followed {
             state: Mutex::new(State {
                 task,
                 is_seed: true,
-                wants_a_look,
+                next_look,
+                seen_on,
                 unanswered: None,
                 book,
                 replaced: false,
@@ -133,10 +139,29 @@ impl Followed {
         self.state().task.clone()
     }
 
-    /// Whether the answer to the call was all there is to see until the server's pace has passed (C29).
-    pub(crate) fn may_wait(&self) -> bool {
-        let state = self.state();
-        state.is_seed && !state.wants_a_look
+    /// When the server may be polled again at the earliest.
+    pub(crate) fn next_look(&self) -> Instant {
+        self.state().next_look
+    }
+
+    /// The server is left alone until then, also by waits to come.
+    pub(crate) fn set_next_look(&self, at: Instant) {
+        self.state().next_look = at;
+    }
+
+    /// Whether the server has shown on this connection, and not failed since, that the id is still of this task.
+    pub(crate) fn is_sure_on(&self, connection: &Arc<Connection>) -> bool {
+        std::ptr::eq(self.state().seen_on.as_ptr(), Arc::as_ptr(connection))
+    }
+
+    /// The server has shown it.
+    pub(crate) fn set_sure_on(&self, connection: &Arc<Connection>) {
+        self.state().seen_on = Arc::downgrade(connection);
+    }
+
+    /// The server may have been restarted, and may have given the id to another task.
+    pub(crate) fn set_unsure(&self) {
+        self.state().seen_on = Weak::new();
     }
 
     /// The first question that could not be answered, as the end of this wait.
@@ -223,7 +248,8 @@ impl Followed {
         self.stirred.notify_one();
     }
 
-    /// The answers to send now: those that are asked for and not acknowledged. Before anything was seen of the task, all.
+    /// The answers to send now: those that are asked for and not acknowledged. None before anything was seen of the task, whose
+    /// id may be another's by now (C38).
     pub(crate) fn deliverable(&self) -> Answers {
         let state = self.state();
         state.asked_for(state.book.ready())
@@ -310,26 +336,32 @@ impl Followed {
     /// Waits along with others: the first to sit down starts the pump, and when the last one leaves it stops.
     pub(crate) fn sit(self: &Arc<Self>) -> Seat {
         let mut state = self.state();
+        let pump = self.pump(&mut state);
         state.seats += 1;
+        drop(state);
+        Seat { news: self.news.subscribe(), followed: self.clone(), pump }
+    }
+
+    /// The number of the pump that runs; started, if none does and there is something to follow.
+    fn pump(self: &Arc<Self>, state: &mut State) -> u64 {
         if state.pump.is_none() && !state.task.is_final() && !state.replaced {
-            state.pumps += 1;
-            state.unanswered = None;
-            let (followed, number) = (self.clone(), state.pumps);
+            let number = state.pumps + 1;
+            let mut ending = Ending { followed: self.clone(), number, end: None };
             let pump = tokio::spawn(async move {
-                let run = std::panic::AssertUnwindSafe(Pump::new(&followed).run()).catch_unwind();
-                let end = match run.await {
+                let run = std::panic::AssertUnwindSafe(Pump::new(&ending.followed).run()).catch_unwind();
+                ending.end = match run.await {
                     Ok(end) => end.err(),
                     Err(_) => Some(CallErrorKind::Connection(
                         "following the task failed by a fault of this client".into(),
                     )),
                 };
-                followed.pump_ended(number, end);
+                drop(ending);
             });
+            state.pumps = number;
+            state.unanswered = None;
             state.pump = Some(pump.abort_handle());
         }
-        let pump = state.pumps;
-        drop(state);
-        Seat { news: self.news.subscribe(), followed: self.clone(), pump }
+        state.pumps
     }
 
     fn pump_ended(&self, number: u64, end: Option<CallErrorKind>) {
@@ -358,6 +390,19 @@ impl fmt::Debug for Followed {
     }
 }
 
+/// Tells of the end of a pump, also of one whose runtime has ended under it: who waits in another goes on.
+struct Ending {
+    followed: Arc<Followed>,
+    number: u64,
+    end: Option<CallErrorKind>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.followed.pump_ended(self.number, self.end.take());
+    }
+}
+
 /// A place among those who wait for a task.
 pub(crate) struct Seat {
     followed: Arc<Followed>,
@@ -379,7 +424,7 @@ impl Seat {
     /// How things stand.
     pub(crate) fn look(&mut self) -> View {
         self.news.mark_unchanged();
-        let state = self.followed.state();
+        let mut state = self.followed.state();
         if state.task.is_final() {
             return View::Final(state.task.clone());
         }
@@ -388,7 +433,10 @@ impl Seat {
         }
         match &state.end {
             Some((pump, end)) if *pump >= self.pump => View::Ended(end.clone()),
-            _ => View::State(state.task.clone()),
+            _ => {
+                self.pump = self.followed.pump(&mut state);
+                View::State(state.task.clone())
+            }
         }
     }
 
@@ -428,10 +476,18 @@ impl Registry {
         link: &Arc<Link>,
         store: Option<Arc<dyn HandleStore>>,
         origin: Origin,
-        seed: (Task, bool),
+        (task, wants_a_look): (Task, bool),
+        connection: &Arc<Connection>,
     ) -> Arc<Followed> {
         let key = (origin.session.clone(), origin.id.clone());
-        let followed = Followed::new(link.clone(), store, origin, seed, Book::default());
+        // C29: a task that was just created is first polled when its server said, unless there is more to see already.
+        let pause = if wants_a_look {
+            Duration::ZERO
+        } else {
+            pace::next_poll(task.poll_interval_ms, pace::random())
+        };
+        let (next_look, seen_on) = (clock::now() + pause, Arc::downgrade(connection));
+        let followed = Followed::new(link.clone(), store, origin, task, next_look, seen_on, Book::default());
         let earlier =
             self.tasks().insert(key, Arc::downgrade(&followed)).and_then(|earlier| earlier.upgrade());
         if let Some(earlier) = earlier {
@@ -458,8 +514,8 @@ impl Registry {
         {
             return known;
         }
-        let followed =
-            Followed::new(link.clone(), store, origin, (task, true), Book::resumed(answers, delivered));
+        let book = Book::resumed(answers, delivered);
+        let followed = Followed::new(link.clone(), store, origin, task, clock::now(), Weak::new(), book);
         tasks.insert(key, Arc::downgrade(&followed));
         followed
     }
@@ -475,6 +531,6 @@ impl Registry {
 }
 
 /// How long ago, by the wall, an instant was; zero for one to come.
-pub(crate) fn age(instant: DateTime<Utc>) -> std::time::Duration {
+pub(crate) fn age(instant: DateTime<Utc>) -> Duration {
     (clock::wall() - instant).to_std().unwrap_or_default()
 }

@@ -32,6 +32,8 @@ use crate::{
 
 /// How many tries in a row of a listen that fails before pushes are given up for this wait.
 const LISTENS: u32 = 5;
+/// A subscription that has lasted so long did not fail.
+const STEADY: Duration = Duration::from_secs(60);
 
 type Look<'f> = BoxFuture<'f, Result<Task, requests::Error>>;
 type Delivery<'f> = BoxFuture<'f, Result<(), requests::Error>>;
@@ -44,11 +46,14 @@ pub(crate) struct Pump<'f> {
     backstop: Option<Instant>,
     /// A last poll runs: the time to live has passed.
     is_last_look: bool,
-    failures: u32,
-    failing_since: Option<Instant>,
-    deliveries_failed: u32,
-    deliveries_failing_since: Option<Instant>,
+    polls: Tries,
+    deliveries: Tries,
+    legacy_results: Tries,
+    next_legacy_result: Instant,
     listens_failed: u32,
+    listening_since: Instant,
+    /// Whether the server has agreed to push the task.
+    is_pushed: bool,
     poll: Option<Look<'f>>,
     delivery: Option<(Answers, Delivery<'f>)>,
     /// Answers that were refused: by their shape, or because the task is gone; the next poll tells which.
@@ -75,25 +80,21 @@ enum Event {
 impl<'f> Pump<'f> {
     pub(crate) fn new(followed: &'f Arc<Followed>) -> Self {
         let now = clock::now();
-        let task = followed.task();
-        // C29: a task that was just created is first polled when its server said; anything else is looked at at once.
-        let first = if followed.may_wait() {
-            pace::next_poll(task.poll_interval_ms, pace::random())
-        } else {
-            Duration::ZERO
-        };
         Self {
             followed,
-            next_poll: now + first,
+            // What an earlier wait learnt of the pace holds for this one.
+            next_poll: followed.next_look(),
             next_delivery: now,
             next_listen: followed.link.options().push.then_some(now),
             backstop: None,
             is_last_look: false,
-            failures: 0,
-            failing_since: None,
-            deliveries_failed: 0,
-            deliveries_failing_since: None,
+            polls: Tries::default(),
+            deliveries: Tries::default(),
+            legacy_results: Tries::default(),
+            next_legacy_result: now,
             listens_failed: 0,
+            listening_since: now,
+            is_pushed: false,
             poll: None,
             delivery: None,
             refused: None,
@@ -171,7 +172,7 @@ impl<'f> Pump<'f> {
         if self.poll.is_none() && now >= self.next_poll {
             self.poll = Some(requests::get(followed).boxed());
         }
-        if self.delivery.is_none() && self.refused.is_none() && now >= self.next_delivery {
+        if self.may_deliver() && now >= self.next_delivery {
             let answers = followed.deliverable();
             if !answers.is_empty() {
                 let delivery = requests::update(followed, answers.clone()).boxed();
@@ -180,20 +181,26 @@ impl<'f> Pump<'f> {
         }
         if self.push.is_none() && self.next_listen.is_some_and(|at| now >= at) {
             self.next_listen = None;
+            self.listening_since = now;
             if followed.origin.generation == Generation::Extension {
                 self.push = Some(push::listen(followed));
             }
         }
         let asks_by_itself =
             followed.origin.generation == Generation::Experimental && followed.task().needs_input();
-        if self.legacy_result.is_none() && asks_by_itself && !followed.is_cancelling() {
+        let may_ask = asks_by_itself && !followed.is_cancelling() && now >= self.next_legacy_result;
+        if self.legacy_result.is_none() && may_ask {
             self.legacy_result = Some(requests::legacy_result(followed).boxed());
         }
     }
 
+    /// Answers are sent one after the other.
+    fn may_deliver(&self) -> bool {
+        self.delivery.is_none() && self.refused.is_none()
+    }
+
     async fn next_event(&mut self) -> Event {
-        let wants_delivery =
-            self.delivery.is_none() && self.refused.is_none() && !self.followed.deliverable().is_empty();
+        let wants_delivery = self.may_deliver() && !self.followed.deliverable().is_empty();
         let due = [
             self.poll.is_none().then_some(self.next_poll),
             wants_delivery.then_some(self.next_delivery),
@@ -227,8 +234,7 @@ impl<'f> Pump<'f> {
     async fn take(&mut self, event: Event) -> Result<(), CallErrorKind> {
         match event {
             Event::Polled(Ok(task)) => {
-                self.failures = 0;
-                self.failing_since = None;
+                self.polls = Tries::default();
                 let is_final = task.is_final();
                 self.see(task)?;
                 if let Some(sent) = self.refused.take()
@@ -240,8 +246,7 @@ impl<'f> Pump<'f> {
                 Ok(())
             }
             Event::Delivered(sent, Ok(())) => {
-                self.deliveries_failed = 0;
-                self.deliveries_failing_since = None;
+                self.deliveries = Tries::default();
                 self.followed.acknowledged(&sent).await;
                 // The server may go on at once, and nothing else tells of it.
                 self.poll_soon();
@@ -258,10 +263,11 @@ impl<'f> Pump<'f> {
                 Ok(())
             }
             Event::LegacyResult(Ok(task)) => self.see(task),
-            Event::Polled(Err(error)) | Event::LegacyResult(Err(error)) => self.poll_failed(error),
+            Event::Polled(Err(error)) => self.poll_failed(error),
+            Event::LegacyResult(Err(error)) => self.legacy_result_failed(error),
             Event::Stirred => {
                 if self.followed.is_cancelling() {
-                    self.next_poll = self.next_poll.min(clock::now());
+                    self.poll_soon();
                 }
                 Ok(())
             }
@@ -284,11 +290,12 @@ impl<'f> Pump<'f> {
                 return Err(CallErrorKind::Expired);
             }
         }
-        let mut pause = pace::next_poll(interval, pace::random());
+        let (now, mut pause) = (clock::now(), pace::next_poll(interval, pace::random()));
+        self.followed.set_next_look(now + pause);
         if self.push.as_ref().is_some_and(Push::is_acknowledged) {
             pause = pause.max(self.followed.link.options().poll_beside_push);
         }
-        self.next_poll = clock::now() + pause;
+        self.next_poll = now + pause;
         Ok(())
     }
 
@@ -301,51 +308,45 @@ impl<'f> Pump<'f> {
             return Err(CallErrorKind::Expired);
         }
         let now = clock::now();
-        self.failures += 1;
-        let since = *self.failing_since.get_or_insert(now);
-        if now.duration_since(since) >= self.followed.link.options().give_up_after {
-            return Err(requests::Error::Failed(failure).into_kind());
-        }
-        let asked = match &failure {
-            Failure::Busy(delay) => *delay,
-            _ => None,
-        };
+        let retry = self.polls.failed(self.followed, failure)?;
         // The pace that the server asked for holds for polls that fail, too.
-        let pause = pace::next_retry(self.failures, asked, pace::random());
-        self.next_poll = now + pause;
+        let asked = self.followed.task().poll_interval_ms;
+        let pace = asked.map(|asked| pace::next_poll(Some(asked), pace::random())).unwrap_or_default();
+        self.next_poll = now + retry.max(pace);
+        self.followed.set_next_look(self.next_poll);
+        Ok(())
+    }
+
+    /// The request that carries the questions is made again; meanwhile polls tell whether there are any.
+    fn legacy_result_failed(&mut self, error: requests::Error) -> Result<(), CallErrorKind> {
+        let failure = match error {
+            requests::Error::End(end) => return Err(end),
+            requests::Error::Failed(failure) => failure,
+        };
+        let retry = self.legacy_results.failed(self.followed, failure)?;
+        self.next_legacy_result = clock::now() + retry;
         Ok(())
     }
 
     fn delivery_failed(&mut self, sent: Answers, error: requests::Error) -> Result<(), CallErrorKind> {
-        let now = clock::now();
         match error {
             requests::Error::End(end) => return Err(end),
             requests::Error::Failed(Failure::Refused(error)) if is_rejection(error.code) => {
                 self.refused = Some(sent);
                 // A poll that was asked before says nothing of why.
                 self.poll = None;
-                self.next_poll = now;
+                self.poll_soon();
             }
             requests::Error::Failed(failure) => {
-                self.deliveries_failed += 1;
-                let since = *self.deliveries_failing_since.get_or_insert(now);
-                if now.duration_since(since) >= self.followed.link.options().give_up_after {
-                    return Err(requests::Error::Failed(failure).into_kind());
-                }
-                let asked = match &failure {
-                    Failure::Busy(delay) => *delay,
-                    _ => None,
-                };
-                self.next_delivery = now + pace::next_retry(self.deliveries_failed, asked, pace::random());
+                let retry = self.deliveries.failed(self.followed, failure)?;
+                self.next_delivery = clock::now() + retry;
             }
         }
         Ok(())
     }
 
     fn heard(&mut self, heard: Heard) -> Result<(), CallErrorKind> {
-        if heard.acknowledged {
-            self.listens_failed = 0;
-        }
+        self.is_pushed |= heard.acknowledged;
         let Some(state) = heard.state else { return Ok(()) };
         match requests::read_pushed(self.followed, &state) {
             Ok(Some(task)) => self.see(task),
@@ -365,30 +366,36 @@ impl<'f> Pump<'f> {
     fn listen_ended(&mut self, end: Result<(), Failure>) {
         self.push = None;
         let now = clock::now();
-        match end {
-            // It ends by itself when the task is final, or when the server goes down.
-            Ok(()) => {}
-            Err(Failure::Refused(error)) => {
-                tracing::debug!(code = error.code.0, "the server pushes nothing for this task");
-                self.listens_failed = LISTENS;
-            }
-            Err(failure) => tracing::debug!(?failure, "the subscription to a task was lost"),
+        if now.duration_since(self.listening_since) >= STEADY {
+            self.listens_failed = 0;
         }
         self.listens_failed += 1;
-        if self.listens_failed < LISTENS {
-            self.next_listen = Some(now + pace::next_retry(self.listens_failed, None, pace::random()));
+        let delay = match end {
+            // It ends by itself when the task is final, or when the server goes down.
+            Ok(()) => None,
+            // A server that ends a subscription without its result fails; any other refusal is about what was asked.
+            Err(Failure::Refused(error)) if error.code != ErrorCode::INTERNAL_ERROR => {
+                tracing::debug!(code = error.code.0, "the server pushes nothing for this task");
+                self.is_pushed = false;
+                self.listens_failed = LISTENS;
+                None
+            }
+            Err(failure) => {
+                tracing::debug!(?failure, "the subscription to a task was lost");
+                failure.delay()
+            }
+        };
+        // A server that has agreed before is asked again, however often, and ever less often.
+        if self.is_pushed || self.listens_failed < LISTENS {
+            self.next_listen = Some(now + pace::next_retry(self.listens_failed, delay, pace::random()));
         }
         // Whatever changed meanwhile is seen by the next poll, which need not be the slow one beside pushes.
-        let pause = pace::next_poll(self.followed.task().poll_interval_ms, pace::random());
-        self.next_poll = self.next_poll.min(now + pause);
+        self.poll_soon();
     }
 
+    /// The next poll comes as soon as the server's pace allows.
     fn poll_soon(&mut self) {
-        if self.push.as_ref().is_some_and(Push::is_acknowledged) {
-            return;
-        }
-        let pause = pace::next_poll(self.followed.task().poll_interval_ms, pace::random());
-        self.next_poll = self.next_poll.min(clock::now() + pause);
+        self.next_poll = self.next_poll.min(self.followed.next_look());
     }
 
     fn backstop_due(&mut self) -> Result<(), CallErrorKind> {
@@ -405,6 +412,30 @@ impl<'f> Pump<'f> {
             let left = Duration::from_millis(ttl).saturating_sub(age(self.followed.origin.first_seen));
             clock::now().checked_add(left)
         });
+    }
+}
+
+/// The tries of one kind of request that failed in a row.
+#[derive(Default)]
+struct Tries {
+    failed: u32,
+    since: Option<Instant>,
+}
+
+impl Tries {
+    /// How long to wait after one more.
+    ///
+    /// # Errors
+    ///
+    /// The failure as the end of the wait, when they have failed for too long.
+    fn failed(&mut self, followed: &Followed, failure: Failure) -> Result<Duration, CallErrorKind> {
+        let now = clock::now();
+        self.failed += 1;
+        let since = *self.since.get_or_insert(now);
+        if now.duration_since(since) >= followed.link.options().give_up_after {
+            return Err(requests::Error::Failed(failure).into_kind());
+        }
+        Ok(pace::next_retry(self.failed, failure.delay(), pace::random()))
     }
 }
 

@@ -46,7 +46,7 @@ impl Error {
 
 /// The connection on which a task can be asked about; what cannot work fails before any I/O.
 pub(crate) async fn connection(followed: &Followed) -> Result<Arc<Connection>, Error> {
-    let connection = followed.link.connection().await.map_err(of_failure)?;
+    let connection = followed.link.connection().await.map_err(|failure| of_failure(followed, failure))?;
     let origin = &followed.origin;
     if origin.session.is_some() && connection.session != origin.session {
         return Err(Error::End(CallErrorKind::SessionEnded));
@@ -68,17 +68,45 @@ pub(crate) fn offered(connection: &Connection) -> Result<(), CallErrorKind> {
     }
 }
 
-fn of_failure(failure: Failure) -> Error {
+/// The connection, once it is clear that the id is still of this task there: what is meant for it must reach no other that
+/// a restarted server has given the id to (C38).
+async fn sure_connection(followed: &Followed) -> Result<Arc<Connection>, Error> {
+    let connection = connection(followed).await?;
+    if !followed.is_sure_on(&connection) {
+        followed.see(look(followed, &connection).await?);
+    }
+    Ok(connection)
+}
+
+fn of_failure(followed: &Followed, failure: Failure) -> Error {
     match failure {
         Failure::Unauthorized(challenge) => Error::End(CallErrorKind::Unauthorized(challenge)),
-        other => Error::Failed(other),
+        other => {
+            if matches!(other, Failure::Lost(_) | Failure::Unreached(_) | Failure::SessionEnded) {
+                followed.set_unsure();
+            }
+            Error::Failed(other)
+        }
     }
 }
 
 /// `tasks/get`; of the earlier generation also `tasks/result`, once there is one.
 pub(crate) async fn get(followed: &Followed) -> Result<Task, Error> {
     let connection = connection(followed).await?;
-    let value = about(followed, &connection, "tasks/get", json!({})).await?;
+    look(followed, &connection).await
+}
+
+async fn look(followed: &Followed, connection: &Arc<Connection>) -> Result<Task, Error> {
+    let task = described(followed, connection).await?;
+    if !followed.origin.is_of(&task) {
+        return Err(Error::End(CallErrorKind::AnotherTask));
+    }
+    followed.set_sure_on(connection);
+    Ok(task)
+}
+
+async fn described(followed: &Followed, connection: &Arc<Connection>) -> Result<Task, Error> {
+    let value = about(followed, connection, "tasks/get", json!({})).await?;
     match followed.origin.generation {
         Generation::Extension => {
             if !matches!(value.get("resultType").map(Value::as_str), None | Some(Some("complete"))) {
@@ -93,7 +121,7 @@ pub(crate) async fn get(followed: &Followed) -> Result<Task, Error> {
                 TaskStatus::Working => {}
                 TaskStatus::InputRequired => task.detail = Detail::InputRequired(BTreeMap::new()),
                 TaskStatus::Cancelled => task.detail = Detail::Cancelled,
-                _ => task.detail = legacy_detail(followed, &connection).await?,
+                status => task.detail = legacy_detail(followed, connection, status).await?,
             }
             Ok(task)
         }
@@ -104,26 +132,32 @@ pub(crate) async fn get(followed: &Followed) -> Result<Task, Error> {
 /// requests that the SDK hands to the user's handler by itself.
 pub(crate) async fn legacy_result(followed: &Followed) -> Result<Task, Error> {
     let connection = connection(followed).await?;
-    let detail = legacy_detail(followed, &connection).await?;
+    let detail = legacy_detail(followed, &connection, TaskStatus::InputRequired).await?;
     Ok(Task { detail, ..followed.task() })
 }
 
-async fn legacy_detail(followed: &Followed, connection: &Arc<Connection>) -> Result<Detail, Error> {
+/// An error is the end of the task only where the task is known to have `failed`; else it is the request that failed, and
+/// `tasks/get` tells (C40).
+async fn legacy_detail(
+    followed: &Followed,
+    connection: &Arc<Connection>,
+    status: TaskStatus,
+) -> Result<Detail, Error> {
     let params = json!({ "taskId": followed.origin.id });
     let bound = followed.link.options().call_timeout;
     match connection.request("tasks/result", params, bound).await {
         Ok(Value::Object(result)) => Ok(Detail::Completed(result)),
         Ok(_) => Err(Invalid("the answer to `tasks/result` is no object".into()).into()),
-        Err(Failure::Refused(error)) if !is_gone(&error, Generation::Experimental) => {
-            Ok(Detail::Failed(error))
-        }
+        Err(Failure::Refused(error)) if says_gone(&error) => Err(Error::End(CallErrorKind::Gone)),
+        Err(Failure::Refused(error)) if status == TaskStatus::Failed => Ok(Detail::Failed(error)),
+        Err(Failure::Refused(error)) => Err(Error::Failed(Failure::Refused(error))),
         Err(failure) => Err(meaning(followed, connection, failure)),
     }
 }
 
 /// `tasks/update` with answers by key (S20).
 pub(crate) async fn update(followed: &Followed, answers: Answers) -> Result<(), Error> {
-    let connection = connection(followed).await?;
+    let connection = sure_connection(followed).await?;
     let params = json!({ "taskId": followed.origin.id, "inputResponses": answers });
     let bound = followed.link.options().request_timeout;
     match connection.request("tasks/update", params, bound).await {
@@ -138,8 +172,23 @@ pub(crate) async fn update(followed: &Followed, answers: Answers) -> Result<(), 
 
 /// `tasks/cancel` (S22).
 pub(crate) async fn cancel(followed: &Followed) -> Result<(), Error> {
-    let connection = connection(followed).await?;
-    let value = about(followed, &connection, "tasks/cancel", json!({})).await?;
+    let connection = sure_connection(followed).await?;
+    if followed.task().is_final() {
+        return Ok(());
+    }
+    let params = json!({ "taskId": followed.origin.id });
+    let bound = followed.link.options().request_timeout;
+    let value = match connection.request("tasks/cancel", params, bound).await {
+        Ok(value) => value,
+        // A server may say so of a task that has ended meanwhile, as those of the earlier generation must.
+        Err(Failure::Refused(error)) if error.code == ErrorCode::INVALID_PARAMS && !says_gone(&error) => {
+            let task = look(followed, &connection).await?;
+            let is_final = task.is_final();
+            followed.see(task);
+            return if is_final { Ok(()) } else { Err(Error::Failed(Failure::Refused(error))) };
+        }
+        Err(failure) => return Err(meaning(followed, &connection, failure)),
+    };
     match followed.origin.generation {
         Generation::Extension => Ok(acknowledgement(&value)?),
         Generation::Experimental => Ok(()),
@@ -173,29 +222,35 @@ fn meaning(followed: &Followed, connection: &Arc<Connection>, failure: Failure) 
         }
         Failure::SessionEnded => {
             followed.link.drop_connection(connection);
+            followed.set_unsure();
             match followed.origin.session {
                 Some(_) => Error::End(CallErrorKind::SessionEnded),
                 None => Error::Failed(Failure::SessionEnded),
             }
         }
-        other => of_failure(other),
+        other => of_failure(followed, other),
     }
 }
 
-/// Whether an error of `tasks/get` or `tasks/cancel` says that the task is not there (S25). `-32603` never does: it is a
-/// failed request (C40). Servers of the earlier generation say it in words alone.
+/// Whether an error of `tasks/get` says that the task is not there (S25). `-32603` never does: it is a failed request (C40),
+/// save for servers of the earlier generation, which say it in words alone.
 fn is_gone(error: &ErrorData, generation: Generation) -> bool {
-    let message = error.message.to_lowercase();
-    let says_so = message.contains("task")
-        && ["not found", "unknown task", "no such task", "does not exist"]
-            .iter()
-            .any(|words| message.contains(words));
     match generation {
         Generation::Extension => {
-            error.code == ErrorCode::INVALID_PARAMS || (says_so && error.code != ErrorCode::INTERNAL_ERROR)
+            error.code == ErrorCode::INVALID_PARAMS
+                || (says_gone(error) && error.code != ErrorCode::INTERNAL_ERROR)
         }
-        Generation::Experimental => error.code == ErrorCode::INVALID_PARAMS || says_so,
+        Generation::Experimental => error.code == ErrorCode::INVALID_PARAMS || says_gone(error),
     }
+}
+
+/// Whether an error says in words that the task is not there.
+fn says_gone(error: &ErrorData) -> bool {
+    let message = error.message.to_lowercase();
+    message.contains("task")
+        && ["not found", "unknown task", "no such task", "does not exist"]
+            .iter()
+            .any(|words| message.contains(words))
 }
 
 /// An acknowledgement is an empty result, with or without `resultType` (S20, S22).

@@ -5,7 +5,8 @@ use rmcp::model::CallToolRequestParams;
 use serde_json::json;
 
 use crate::support::{
-    LONG, Person, Scripted, ack, asks, completed, created, error, ok, polling, question, said, task, text,
+    LONG, Person, Scripted, ack, asks, completed, created, error, now, ok, polling, question, said, task,
+    text,
 };
 
 #[tokio::test]
@@ -107,7 +108,7 @@ async fn c29_the_first_poll_comes_at_the_pace_of_the_creation() {
         panic!("no task")
     };
 
-    let begun = tokio::time::Instant::now();
+    let begun = now();
     handle.wait(LONG).await.unwrap();
 
     let waited = begun.elapsed().as_millis();

@@ -3,7 +3,7 @@
 
 mod calls;
 mod killed;
-mod questions;
 mod pace;
+mod questions;
 mod repeats;
 mod support;

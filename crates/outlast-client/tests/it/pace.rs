@@ -178,7 +178,7 @@ async fn a_server_that_fails_for_too_long_ends_the_wait_and_not_the_task() {
 
     let error = client.call_tool(CallToolRequestParams::new("tool")).await.unwrap_err();
 
-    assert!(matches!(error.kind(), CallErrorKind::Failed(error) if error.code.0 == -32603), "{error}");
+    assert!(matches!(error.kind(), CallErrorKind::Refused(error) if error.code.0 == -32603), "{error}");
     assert!(error.handle().is_some_and(|handle| !handle.is_final()));
     assert!((60 * SECOND..=120 * SECOND).contains(&begun.elapsed()), "{:?}", begun.elapsed());
     assert!(scripted.asked("tasks/cancel").is_empty());
@@ -200,7 +200,7 @@ async fn answers_that_cannot_be_delivered_for_too_long_end_the_wait_although_pol
 
     let error = handle.wait(LONG).await.unwrap_err();
 
-    assert!(matches!(error.kind(), CallErrorKind::Failed(error) if error.code.0 == -32603), "{error}");
+    assert!(matches!(error.kind(), CallErrorKind::Refused(error) if error.code.0 == -32603), "{error}");
     assert_eq!(person.asked(), ["who"]);
     assert!(handle.to_json().contains("\"answers\""), "the answer is kept: {}", handle.to_json());
 }

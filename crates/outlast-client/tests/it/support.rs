@@ -305,7 +305,7 @@ impl Scripted {
     /// The reply to a message; none to a notification.
     fn reply(&self, message: &Value, headers: HashMap<String, String>) -> Option<Reply> {
         let method = message["method"].as_str().unwrap_or_default().to_owned();
-        let nth = self.asked(&method).len();
+        let nth = self.inner.asked.lock().unwrap().iter().filter(|asked| asked.method == method).count();
         let params = message.get("params").cloned().unwrap_or_default();
         let (id, at) = (message["id"].clone(), now());
         let asked = Asked { method: method.clone(), params, nth, id, headers, at };
@@ -464,10 +464,10 @@ pub(crate) struct Person {
     inner: Arc<PersonInner>,
 }
 
+type Answering = Pin<Box<dyn Future<Output = Result<ElicitResult, ErrorData>> + Send>>;
+
 struct PersonInner {
-    answer: Box<
-        dyn Fn(String) -> Pin<Box<dyn Future<Output = Result<ElicitResult, ErrorData>> + Send>> + Send + Sync,
-    >,
+    answer: Box<dyn Fn(String) -> Answering + Send + Sync>,
     asked: Mutex<Vec<String>>,
     open: AtomicUsize,
     news: watch::Sender<usize>,
