@@ -43,6 +43,8 @@ mod requests;
 mod saved;
 mod schema;
 mod server;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod store;
 mod tap;
 mod task;
@@ -55,5 +57,7 @@ pub use handle::TaskHandle;
 pub use options::{CallOptions, ClientOptions, OnUpdate};
 pub use saved::{Generation, InvalidSaved, SavedTask};
 pub use server::Server;
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteStore;
 pub use store::{DirStore, HandleStore};
 pub use task::{Detail, Question, Task};

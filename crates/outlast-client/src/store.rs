@@ -5,9 +5,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
 
-use crate::{connection::random_text, saved::SavedTask};
+use crate::{clock, connection::random_text, saved::SavedTask};
+
+/// No file takes this long to be written.
+const ABANDONED: TimeDelta = TimeDelta::hours(1);
 
 /// Keeps the handles of tasks that have not ended.
 ///
@@ -53,6 +57,7 @@ impl DirStore {
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
         builder.create(&directory)?;
+        sweep(&directory)?;
         Ok(Self { directory })
     }
 
@@ -88,8 +93,28 @@ impl HandleStore for DirStore {
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+/// Removes what processes left that ended between the writing of a file and its move. One that is young may be at it now.
+fn sweep(directory: &Path) -> io::Result<()> {
+    let now = clock::wall();
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let is_left = entry.path().extension().is_some_and(|extension| extension == "new")
+            && entry
+                .metadata()
+                .and_then(|file| file.modified())
+                .is_ok_and(|at| now - DateTime::<Utc>::from(at) > ABANDONED);
+        if is_left {
+            // Another process may have done it.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+    Ok(())
 }
 
 fn write(file: &Path, text: &str) -> io::Result<()> {

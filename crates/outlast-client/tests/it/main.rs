@@ -6,4 +6,5 @@ mod killed;
 mod pace;
 mod questions;
 mod repeats;
+mod stores;
 mod support;
