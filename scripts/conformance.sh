@@ -97,8 +97,8 @@ if [ "$only" != client ]; then
   done
 fi
 if [ "$only" != server ]; then
-  # What proves an identity is the SDK's, and the skills extension (SEP-2640) is not this client's.
-  "${conformance[@]}" list --client | sed -n 's/^  - \([^ ]*\).*/\1/p' | grep -v '^auth/\|^sep-2640-' \
+  # Other extensions (skills, further ways of authorization) are not this client's.
+  "${conformance[@]}" list --client | grep -v '\[extension\]' | sed -n 's/^  - \([^ ]*\).*/\1/p' \
     >"$scratch/scenarios/client"
 fi
 

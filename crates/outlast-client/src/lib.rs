@@ -56,7 +56,7 @@ pub use error::{CallError, CallErrorKind};
 pub use handle::TaskHandle;
 pub use options::{CallOptions, ClientOptions, OnUpdate};
 pub use saved::{Generation, InvalidSaved, SavedTask};
-pub use server::Server;
+pub use server::{Authorize, Server};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
 pub use store::{DirStore, HandleStore};

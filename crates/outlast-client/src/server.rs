@@ -31,6 +31,18 @@ enum Way {
     Streams(Connect),
 }
 
+/// Gives the tokens that requests to a server carry, where a fixed one will not do: they expire, or a person has to agree
+/// first (OAuth). The SDK's `rmcp::transport::auth` does the latter.
+pub trait Authorize: Send + Sync + 'static {
+    /// The token for the next request; none to send it without.
+    fn token(&self) -> BoxFuture<'_, Option<String>>;
+
+    /// The server refused a request that carried the token `refused`, with this `WWW-Authenticate` challenge (401, or 403 where
+    /// the scope did not suffice). Whether there is another token now, with which the request is worth sending again; at most
+    /// three times for one request.
+    fn challenged<'a>(&'a self, challenge: &'a str, refused: Option<&'a str>) -> BoxFuture<'a, bool>;
+}
+
 /// Makes a new connection each time.
 type Connect = Arc<dyn Fn() -> BoxFuture<'static, io::Result<(Reader, Writer)>> + Send + Sync>;
 
@@ -39,7 +51,7 @@ impl Server {
     pub fn http(url: impl Into<String>) -> Server {
         let url = url.into();
         let name = http_name(&url).into();
-        Server { name, way: Way::Http(Address { url, headers: Vec::new(), bearer: None }) }
+        Server { name, way: Way::Http(Address { url, headers: Vec::new(), bearer: None, authority: None }) }
     }
 
     /// A server that is started as a child process, once for each connection, and speaks over its standard input and
@@ -94,6 +106,16 @@ impl Server {
     pub fn bearer(mut self, token: impl Into<String>) -> Server {
         if let Way::Http(address) = &mut self.way {
             address.bearer = Some(token.into());
+        }
+        self
+    }
+
+    /// Sends the tokens that `authority` gives, and lets it meet the server's challenges. Only over HTTP; elsewhere it changes
+    /// nothing.
+    #[must_use]
+    pub fn authorize(mut self, authority: impl Authorize) -> Server {
+        if let Way::Http(address) = &mut self.way {
+            address.authority = Some(Arc::new(authority));
         }
         self
     }

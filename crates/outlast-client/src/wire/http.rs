@@ -24,6 +24,8 @@ use rustls_platform_verifier::BuilderVerifierExt;
 use serde_json::{Value, json};
 use sse_stream::Sse;
 
+use crate::server::Authorize;
+
 use super::{
     asked::{Asked, UnderWay, is_answer_to},
     observed::Observed,
@@ -56,6 +58,9 @@ const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 const MAX_REDIRECTS: usize = 10;
 
+/// How many challenges of a server are met for one request.
+const CHALLENGES: usize = 3;
+
 type Error = StreamableHttpError<reqwest::Error>;
 
 /// Where a server is and what is sent along with each request.
@@ -64,6 +69,7 @@ pub(crate) struct Address {
     pub(crate) url: String,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) bearer: Option<String>,
+    pub(crate) authority: Option<Arc<dyn Authorize>>,
 }
 
 /// The transport to `address`. Nothing is sent yet.
@@ -84,7 +90,7 @@ pub(crate) fn transport(
     config.retry_config = Arc::new(pauses);
     config.channel_buffer_capacity = CONCURRENT;
     config.auth_header = address.bearer.clone();
-    Ok(StreamableHttpClientTransport::with_client(HttpClient::new(&address.url, observed)?, config))
+    Ok(StreamableHttpClientTransport::with_client(HttpClient::new(address, observed)?, config))
 }
 
 /// The requests of one connection, and what becomes of their answers.
@@ -93,12 +99,13 @@ pub(crate) struct HttpClient {
     client: reqwest::Client,
     asked: Arc<Asked>,
     observed: Arc<Observed>,
+    authority: Option<Arc<dyn Authorize>>,
 }
 
 impl HttpClient {
-    fn new(url: &str, observed: &Arc<Observed>) -> io::Result<HttpClient> {
-        let url =
-            reqwest::Url::parse(url).map_err(|error| invalid(format!("the URL of the server: {error}")))?;
+    fn new(address: &Address, observed: &Arc<Observed>) -> io::Result<HttpClient> {
+        let url = reqwest::Url::parse(&address.url)
+            .map_err(|error| invalid(format!("the URL of the server: {error}")))?;
         if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
             return Err(invalid("the URL of the server is neither http:// nor https://".to_owned()));
         }
@@ -116,7 +123,8 @@ impl HttpClient {
             .pool_idle_timeout(IDLE)
             .build()
             .map_err(io::Error::other)?;
-        Ok(HttpClient { client, asked: Asked::new(observed.clone()), observed: observed.clone() })
+        let authority = address.authority.clone();
+        Ok(HttpClient { client, asked: Asked::new(observed.clone()), observed: observed.clone(), authority })
     }
 
     fn request(
@@ -141,6 +149,22 @@ impl HttpClient {
             request = request.bearer_auth(token);
         }
         Ok(request)
+    }
+
+    /// The token for a request: the authority's, where there is one.
+    async fn token(&self, fixed: Option<String>) -> Option<String> {
+        match &self.authority {
+            Some(authority) => authority.token().await,
+            None => fixed,
+        }
+    }
+
+    /// Whether the authority has met the challenge that an error brings.
+    async fn met(&self, error: &Error, refused: Option<&str>) -> bool {
+        let (Some(authority), Some(challenge)) = (&self.authority, error.auth_challenge()) else {
+            return false;
+        };
+        authority.challenged(challenge, refused).await
     }
 
     /// The answer to a message that has reached the server.
@@ -301,16 +325,26 @@ impl StreamableHttpClient for HttpClient {
         headers: HashMap<HeaderName, HeaderValue>,
         limits: StreamableHttpResponseLimits,
     ) -> Result<StreamableHttpPostResponse, Error> {
-        let under_way = self.asked.sent(&message);
-        let response = self
-            .request(Method::POST, &uri, session.as_deref(), token, headers)?
-            .header(ACCEPT, format!("{JSON}, {EVENT_STREAM}"))
-            .header(CONTENT_TYPE, JSON)
-            .body(serde_json::to_vec(&message)?)
-            .send()
-            .await
-            .map_err(failed)?;
-        self.answer(&message, under_way, session.is_some(), response, limits).await
+        let mut challenges = 0;
+        loop {
+            let token = self.token(token.clone()).await;
+            let under_way = self.asked.sent(&message);
+            let response = self
+                .request(Method::POST, &uri, session.as_deref(), token.clone(), headers.clone())?
+                .header(ACCEPT, format!("{JSON}, {EVENT_STREAM}"))
+                .header(CONTENT_TYPE, JSON)
+                .body(serde_json::to_vec(&message)?)
+                .send()
+                .await
+                .map_err(failed)?;
+            match self.answer(&message, under_way, session.is_some(), response, limits).await {
+                // The server has not looked at the request, so it may be sent again.
+                Err(error) if challenges < CHALLENGES && self.met(&error, token.as_deref()).await => {
+                    challenges += 1;
+                }
+                answered => return answered,
+            }
+        }
     }
 
     async fn delete_session(
@@ -320,7 +354,10 @@ impl StreamableHttpClient for HttpClient {
         token: Option<String>,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<(), Error> {
-        let response = self.request(Method::DELETE, &uri, Some(&session), token, headers)?.send().await;
+        let response = self
+            .request(Method::DELETE, &uri, Some(&session), self.token(token).await, headers)?
+            .send()
+            .await;
         let response = response.map_err(failed)?;
         match response.status() {
             // It is gone already.
@@ -352,7 +389,7 @@ impl StreamableHttpClient for HttpClient {
         max_event: usize,
     ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Error> {
         let mut request = self
-            .request(Method::GET, &uri, session.as_deref(), token, headers)?
+            .request(Method::GET, &uri, session.as_deref(), self.token(token).await, headers)?
             .header(ACCEPT, format!("{EVENT_STREAM}, {JSON}"));
         if let Some(last_event) = last_event {
             request = request.header(LAST_EVENT_ID, last_event);

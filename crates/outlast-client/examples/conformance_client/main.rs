@@ -4,6 +4,8 @@
 //! `MCP_CONFORMANCE_CONTEXT` which tools to call with what. The client does what any client does: looks around, calls each
 //! tool with arguments that fit, and takes the defaults of every form.
 
+mod oauth;
+
 use std::collections::BTreeMap;
 
 use anyhow::Context;
@@ -56,9 +58,14 @@ impl ClientHandler for Accepts {
 async fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let url = std::env::args().nth(1).context("usage: conformance_client URL")?;
-    let client = TaskClient::new(Server::http(url), Accepts);
+    let context = match std::env::var("MCP_CONFORMANCE_CONTEXT") {
+        Ok(context) => serde_json::from_str(&context)?,
+        Err(_) => Value::Null,
+    };
+    let server = Server::http(url.clone()).authorize(oauth::OAuth::new(url, context.clone()));
+    let client = TaskClient::new(server, Accepts);
     let peer = client.peer().await?;
-    for (name, arguments) in calls(&peer).await? {
+    for (name, arguments) in calls(&peer, &context).await? {
         let mut params = CallToolRequestParams::new(name.clone());
         params.arguments = Some(arguments);
         match client.call_tool(params).await {
@@ -74,19 +81,16 @@ async fn main() -> anyhow::Result<()> {
 }
 
 /// The calls that the scenario names, or one of each tool.
-async fn calls(peer: &Peer<RoleClient>) -> anyhow::Result<Vec<(String, JsonObject)>> {
+async fn calls(peer: &Peer<RoleClient>, context: &Value) -> anyhow::Result<Vec<(String, JsonObject)>> {
     let tools = peer.list_all_tools().await?;
-    if let Ok(context) = std::env::var("MCP_CONFORMANCE_CONTEXT") {
-        let context: Value = serde_json::from_str(&context)?;
-        if let Some(named) = context.get("toolCalls").and_then(Value::as_array) {
-            let read = |call: &Value| {
-                Some((call.get("name")?.as_str()?.to_owned(), call.get("arguments")?.as_object()?.clone()))
-            };
-            return named
-                .iter()
-                .map(|call| read(call).context("a call names a tool and its arguments"))
-                .collect();
-        }
+    if let Some(named) = context.get("toolCalls").and_then(Value::as_array) {
+        let read = |call: &Value| {
+            Some((call.get("name")?.as_str()?.to_owned(), call.get("arguments")?.as_object()?.clone()))
+        };
+        return named
+            .iter()
+            .map(|call| read(call).context("a call names a tool and its arguments"))
+            .collect();
     }
     if tools.iter().any(|tool| tool.name == SCHEMA_ECHO) {
         let focal =
