@@ -1,5 +1,7 @@
 //! What a task may ask of its caller (S19, S20a), and what an answer must look like.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -20,6 +22,19 @@ pub enum QuestionKind {
     SampleWithTools,
     /// `roots/list`.
     Roots,
+}
+
+/// As a client declares it, for people to read.
+impl fmt::Display for QuestionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ElicitForm => "elicitation by form",
+            Self::ElicitUrl => "elicitation by URL",
+            Self::Sample => "sampling",
+            Self::SampleWithTools => "sampling with tools",
+            Self::Roots => "roots",
+        })
+    }
 }
 
 impl QuestionKind {
@@ -160,6 +175,12 @@ mod tests {
         assert_eq!(kind(json!({"method": "roots/list"})), Some(QuestionKind::Roots));
         assert_eq!(kind(json!({"method": "ping"})), None);
         assert_eq!(kind(json!("roots/list")), None);
+    }
+
+    #[test]
+    fn a_kind_is_called_as_a_client_declares_it() {
+        assert_eq!(QuestionKind::ElicitForm.to_string(), "elicitation by form");
+        assert_eq!(QuestionKind::SampleWithTools.to_string(), "sampling with tools");
     }
 
     #[test]

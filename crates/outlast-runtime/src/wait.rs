@@ -28,7 +28,7 @@ pub enum AskRefused {
     #[error("'{0}' cannot be a question key: it names a step or timer of this task")]
     KeyKind(InputKey),
     /// The client did not declare that it can be asked this (S20a).
-    #[error("the client did not declare that it can be asked this kind of question ({0:?})")]
+    #[error("the client did not declare that it can be asked this kind of question: {0}")]
     Undeclared(QuestionKind),
     /// The caller asked for the end of the work, so no answer will come.
     #[error("the task was cancelled")]

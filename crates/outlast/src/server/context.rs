@@ -332,7 +332,7 @@ pub enum AskError {
     #[error("'{0}' cannot be a question key: {1}")]
     Key(String, &'static str),
     /// The client did not declare that it can be asked this (S20a).
-    #[error("the client did not declare that it can be asked this kind of question ({0:?})")]
+    #[error("the client did not declare that it can be asked this kind of question: {0}")]
     Undeclared(QuestionKind),
     /// The caller asked for the end of the work, so no answer will come.
     #[error("the task was cancelled")]
