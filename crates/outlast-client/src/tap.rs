@@ -74,6 +74,8 @@ pub(crate) struct Heard {
     pub(crate) acknowledged: bool,
     /// The newest state that was pushed, as it came.
     pub(crate) state: Option<Arc<Value>>,
+    /// The place of that state among all that came.
+    place: u64,
 }
 
 /// Where pushes are handed to those who follow the tasks. A connection has one; it keeps the newest state of each task that
@@ -102,7 +104,16 @@ impl Hub {
             method @ ("notifications/tasks" | "notifications/tasks/status") => match params.get("taskId") {
                 Some(Value::String(id)) => {
                     let state = Arc::new(params.clone());
-                    self.tell(id, |heard| heard.state = Some(state));
+                    let place = notification.place;
+                    self.tell(id, |heard| {
+                        // The one that came first may be handled last.
+                        let newer = place > heard.place;
+                        if newer {
+                            heard.state = Some(state);
+                            heard.place = place;
+                        }
+                        newer
+                    });
                 }
                 // A notification has nobody to complain to.
                 _ => tracing::warn!(method, "a notification about no task was dropped"),
@@ -113,25 +124,48 @@ impl Hub {
                     .and_then(|what| what.get("taskIds"))
                     .and_then(Value::as_array);
                 for id in ids.into_iter().flatten().filter_map(Value::as_str) {
-                    self.tell(id, |heard| heard.acknowledged = true);
+                    self.tell(id, |heard| !std::mem::replace(&mut heard.acknowledged, true));
                 }
             }
             _ => {}
         }
     }
 
-    fn tell(&self, id: &str, change: impl FnOnce(&mut Heard)) {
+    fn tell(&self, id: &str, change: impl FnOnce(&mut Heard) -> bool) {
         if let Some(sender) = self.followed.lock().unwrap_or_else(PoisonError::into_inner).get(id) {
-            sender.send_modify(change);
+            sender.send_if_modified(change);
         }
     }
 }
 
 /// To the user it comes as the SDK would have given it, had it not been put aside.
 fn as_the_sdk_reads_it(raw: RawNotification) -> ServerNotification {
-    let RawNotification { method, params } = raw;
+    let RawNotification { method, params, .. } = raw;
     let read = serde_json::from_value(json!({ "method": method, "params": params.clone() }));
     read.unwrap_or_else(|_| {
         ServerNotification::CustomNotification(CustomNotification::new(method, Some(params)))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pushed(status: &str, place: u64) -> RawNotification {
+        let params = json!({"taskId": "t", "status": status});
+        RawNotification { method: "notifications/tasks".to_owned(), params, place }
+    }
+
+    #[test]
+    fn the_state_that_came_last_stays_in_whatever_order_they_are_handled() {
+        for order in [[1, 2], [2, 1]] {
+            let hub = Hub::default();
+            let mailbox = hub.follow("t");
+            for place in order {
+                hub.hear(&pushed(if place == 2 { "input_required" } else { "working" }, place));
+            }
+            let heard = mailbox.borrow().state.clone().unwrap();
+            assert_eq!(heard["status"], "input_required", "handled as {order:?}");
+        }
+    }
 }

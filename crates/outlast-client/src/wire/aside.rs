@@ -7,8 +7,11 @@
 use rmcp::model::{CustomNotification, CustomResult, ServerResult};
 use serde_json::{Value, json};
 
-/// The only field of a result, or of the parameters of a notification, that was put aside.
+/// The field of a result, or of the parameters of a notification, that was put aside.
 const RAW: &str = "outlast/raw";
+
+/// The field with the place of a notification among those that were put aside.
+const PLACE: &str = "outlast/place";
 
 /// What the method of a notification that was put aside begins with.
 const PREFIX: &str = "x-outlast/";
@@ -40,7 +43,9 @@ pub(crate) fn raw_result(result: ServerResult) -> Value {
 ///
 /// Its `_meta` goes with its parameters. The SDK would move it to the context of the handler, where it is not found: of
 /// a notification the SDK empties the extensions before it looks there for the metadata.
-pub(crate) fn put_notification_aside(notification: &mut Value) {
+///
+/// `place` tells which came first: the SDK handles each notification in a task of its own, in any order.
+pub(crate) fn put_notification_aside(notification: &mut Value, place: u64) {
     let loses = match notification.get("method").and_then(Value::as_str) {
         Some("notifications/tasks" | "notifications/tasks/status") => true,
         Some(ACKNOWLEDGED) => notification.pointer("/params/notifications/taskIds").is_some(),
@@ -49,7 +54,7 @@ pub(crate) fn put_notification_aside(notification: &mut Value) {
     if loses && let Some(Value::String(method)) = notification.get_mut("method") {
         method.insert_str(0, PREFIX);
         let params = notification.get("params").cloned().unwrap_or_default();
-        notification["params"] = json!({ RAW: params });
+        notification["params"] = json!({ RAW: params, PLACE: place });
     }
 }
 
@@ -60,13 +65,16 @@ pub(crate) struct RawNotification {
     pub(crate) method: String,
     /// The parameters, `_meta` among them; `null` when there are none.
     pub(crate) params: Value,
+    /// A later one has a higher place.
+    pub(crate) place: u64,
 }
 
 /// The notification as the server sent it, if it was put aside.
 pub(crate) fn raw_notification(notification: &CustomNotification) -> Option<RawNotification> {
     let method = notification.method.strip_prefix(PREFIX)?.to_owned();
-    let params = notification.params.as_ref().and_then(|params| params.get(RAW));
-    Some(RawNotification { method, params: params.cloned().unwrap_or_default() })
+    let field = |name| notification.params.as_ref().and_then(|params| params.get(name));
+    let place = field(PLACE).and_then(Value::as_u64).unwrap_or_default();
+    Some(RawNotification { method, params: field(RAW).cloned().unwrap_or_default(), place })
 }
 
 #[cfg(test)]
@@ -138,7 +146,7 @@ mod tests {
                 "taskId": "t", "status": "later", "ttlMs": 60000.0, "notifications": {"taskIds": ["t"]},
             });
             let mut message = json!({"jsonrpc": "2.0", "method": method, "params": params});
-            put_notification_aside(&mut message);
+            put_notification_aside(&mut message, 7);
 
             let ServerJsonRpcMessage::Notification(received) = through_the_sdk(message) else {
                 panic!("no notification")
@@ -148,7 +156,7 @@ mod tests {
             };
             assert_eq!(
                 raw_notification(&custom),
-                Some(RawNotification { method: method.to_owned(), params })
+                Some(RawNotification { method: method.to_owned(), params, place: 7 })
             );
         }
     }
@@ -156,7 +164,7 @@ mod tests {
     #[test]
     fn a_notification_without_parameters_has_none() {
         let mut message = json!({"jsonrpc": "2.0", "method": "notifications/tasks"});
-        put_notification_aside(&mut message);
+        put_notification_aside(&mut message, 7);
         let custom: CustomNotification = serde_json::from_value(message).unwrap();
         assert_eq!(raw_notification(&custom).unwrap().params, Value::Null);
     }
@@ -171,7 +179,7 @@ mod tests {
             json!("text"),
         ] {
             let mut message = sent.clone();
-            put_notification_aside(&mut message);
+            put_notification_aside(&mut message, 7);
             assert_eq!(message, sent);
         }
         let foreign = CustomNotification::new("notifications/other", None);

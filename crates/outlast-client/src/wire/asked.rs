@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use rmcp::model::{
@@ -38,11 +41,13 @@ enum Kind {
 pub(crate) struct Asked {
     under_way: Mutex<HashMap<String, Kind>>,
     observed: Arc<Observed>,
+    /// How many notifications were put aside.
+    put_aside: AtomicU64,
 }
 
 impl Asked {
     pub(crate) fn new(observed: Arc<Observed>) -> Arc<Asked> {
-        Arc::new(Asked { under_way: Mutex::default(), observed })
+        Arc::new(Asked { under_way: Mutex::default(), observed, put_aside: AtomicU64::new(0) })
     }
 
     /// `message` goes to the server. Its answer is expected until the returned guard goes, or for ever if it is told
@@ -152,7 +157,7 @@ impl Asked {
                 *message = failure(&ended, "the server ended the subscription", reason);
             }
         } else {
-            put_notification_aside(message);
+            put_notification_aside(message, self.put_aside.fetch_add(1, Ordering::Relaxed) + 1);
         }
     }
 
