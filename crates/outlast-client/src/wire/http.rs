@@ -161,10 +161,16 @@ impl HttpClient {
 
     /// Whether the authority has met the challenge that an error brings.
     async fn met(&self, error: &Error, refused: Option<&str>) -> bool {
-        let (Some(authority), Some(challenge)) = (&self.authority, error.auth_challenge()) else {
-            return false;
+        // The SDK's `auth_challenge` of this error is there with all of its OAuth alone.
+        let challenge = match error {
+            StreamableHttpError::AuthRequired(error) => &error.www_authenticate_header,
+            StreamableHttpError::InsufficientScope(error) => &error.www_authenticate_header,
+            _ => return false,
         };
-        authority.challenged(challenge, refused).await
+        match &self.authority {
+            Some(authority) => authority.challenged(challenge, refused).await,
+            None => false,
+        }
     }
 
     /// The answer to a message that has reached the server.
