@@ -6,7 +6,7 @@
 //
 // Prints one line for each scenario and a total; exits 1 unless everything is as expected.
 import { existsSync, readFileSync, readdirSync } from 'node:fs';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 
 const ALL = { tasks: 'tasks', '2026-07-28': 'server 2026-07-28', '2025-11-25': 'server 2025-11-25', client: 'client' };
 
@@ -69,7 +69,10 @@ function judge(entry, checks) {
 function checksOf({ part, scenario }) {
   const folder = join(resultsFolder, part, scenario);
   if (!existsSync(folder)) return undefined;
-  const files = readdirSync(folder).map((run) => join(folder, run, 'checks.json')).filter(existsSync);
+  // A scenario of a group has one folder more.
+  const files = readdirSync(folder, { recursive: true, encoding: 'utf8' })
+    .filter((file) => basename(file) === 'checks.json')
+    .map((file) => join(folder, file));
   return files.length === 1 ? JSON.parse(readFileSync(files[0], 'utf8')) : undefined;
 }
 
