@@ -20,10 +20,11 @@ use tokio::{
 use crate::{
     book::{Answers, Book, Prompt},
     clock,
-    connection::{Connection, Link},
+    connection::{Connection, Failure, Link},
     error::CallErrorKind,
     pace,
     pump::Pump,
+    requests,
     saved::{Generation, SavedTask},
     store::HandleStore,
     task::Task,
@@ -75,12 +76,37 @@ struct State {
     unanswered: Option<CallErrorKind>,
     book: Book,
     replaced: bool,
-    cancelling: bool,
+    cancel: Cancel,
     seats: usize,
     pump: Option<AbortHandle>,
     /// Counts the pumps, so that a waiter tells the end of its own from that of an earlier one.
     pumps: u64,
     end: Option<(u64, CallErrorKind)>,
+}
+
+/// What has become of the caller's wish that the task end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cancel {
+    /// There is none.
+    Unwanted,
+    /// A request is on its way.
+    Asked,
+    /// The request was lost.
+    Owed,
+    /// The server has acknowledged it.
+    Told,
+}
+
+/// A request to cancel that is on its way. Given up, it counts as lost.
+struct Cancelling<'f> {
+    followed: &'f Followed,
+    comes_to: Cancel,
+}
+
+impl Drop for Cancelling<'_> {
+    fn drop(&mut self) {
+        self.followed.set_cancel(self.comes_to);
+    }
 }
 
 impl State {
@@ -114,7 +140,7 @@ impl Followed {
                 unanswered: None,
                 book,
                 replaced: false,
-                cancelling: false,
+                cancel: Cancel::Unwanted,
                 seats: 0,
                 pump: None,
                 pumps: 0,
@@ -185,12 +211,33 @@ impl Followed {
 
     /// Whether the caller wants the task to end.
     pub(crate) fn is_cancelling(&self) -> bool {
-        self.state().cancelling
+        self.state().cancel != Cancel::Unwanted
     }
 
-    /// No question is presented from now on.
-    pub(crate) fn set_cancelling(&self) {
-        self.state().cancelling = true;
+    /// Whether that has still to be said to the server.
+    pub(crate) fn owes_cancel(&self) -> bool {
+        self.state().cancel == Cancel::Owed
+    }
+
+    /// Asks for the end of the task (S22). No question is presented from now on, unless the server refuses. What is lost on its
+    /// way is said again by whoever waits.
+    pub(crate) async fn cancel(&self) -> Result<(), requests::Error> {
+        let mut asking = Cancelling { followed: self, comes_to: Cancel::Owed };
+        self.set_cancel(Cancel::Asked);
+        let outcome = requests::cancel(self).await;
+        asking.comes_to = match &outcome {
+            Ok(()) => Cancel::Told,
+            Err(requests::Error::Failed(Failure::Refused(error))) if requests::is_rejection(error) => {
+                Cancel::Unwanted
+            }
+            Err(requests::Error::End(_)) => Cancel::Unwanted,
+            Err(requests::Error::Failed(_)) => Cancel::Owed,
+        };
+        outcome
+    }
+
+    fn set_cancel(&self, to: Cancel) {
+        self.state().cancel = to;
         self.stirred.notify_one();
     }
 

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::{
     clock,
+    connection::Failure,
     error::{CallError, CallErrorKind},
     follow::{Followed, Seat, View},
     options::OnUpdate,
@@ -202,7 +203,7 @@ impl TaskHandle {
                 self.followed.acknowledged(&sent).await;
                 Ok(())
             }
-            Err(requests::Error::Failed(crate::connection::Failure::Refused(error))) => {
+            Err(requests::Error::Failed(Failure::Refused(error))) if requests::is_rejection(&error) => {
                 // Either the answer is refused or the task is gone; a look tells.
                 self.get().await?;
                 self.followed.rejected(&sent).await;
@@ -216,14 +217,14 @@ impl TaskHandle {
     ///
     /// # Errors
     ///
-    /// When the server could not be asked, or knows no such task.
+    /// When the server knows no such task or refuses; or when it could not be asked now: then it is asked again by whoever
+    /// waits.
     pub async fn cancel(&self) -> Result<(), CallError> {
         if self.is_final() {
             return Ok(());
         }
         self.refuse_if_replaced()?;
-        self.followed.set_cancelling();
-        requests::cancel(&self.followed).await.map_err(|error| self.fail(error.into_kind()))
+        self.followed.cancel().await.map_err(|error| self.fail(error.into_kind()))
     }
 
     /// Lets the task go on alone. The same as dropping the handle, said aloud.

@@ -48,6 +48,8 @@ pub(crate) struct Pump<'f> {
     is_last_look: bool,
     polls: Tries,
     deliveries: Tries,
+    cancels: Tries,
+    next_cancel: Instant,
     legacy_results: Tries,
     next_legacy_result: Instant,
     listens_failed: u32,
@@ -56,6 +58,7 @@ pub(crate) struct Pump<'f> {
     is_pushed: bool,
     poll: Option<Look<'f>>,
     delivery: Option<(Answers, Delivery<'f>)>,
+    cancel: Option<Delivery<'f>>,
     /// Answers that were refused: by their shape, or because the task is gone; the next poll tells which.
     refused: Option<Answers>,
     prompts: JoinSet<()>,
@@ -69,6 +72,7 @@ pub(crate) struct Pump<'f> {
 enum Event {
     Polled(Result<Task, requests::Error>),
     Delivered(Answers, Result<(), requests::Error>),
+    Cancelled(Result<(), requests::Error>),
     Answered,
     Heard(Heard),
     ListenEnded(Result<(), Failure>),
@@ -90,6 +94,8 @@ impl<'f> Pump<'f> {
             is_last_look: false,
             polls: Tries::default(),
             deliveries: Tries::default(),
+            cancels: Tries::default(),
+            next_cancel: now,
             legacy_results: Tries::default(),
             next_legacy_result: now,
             listens_failed: 0,
@@ -97,6 +103,7 @@ impl<'f> Pump<'f> {
             is_pushed: false,
             poll: None,
             delivery: None,
+            cancel: None,
             refused: None,
             prompts: JoinSet::new(),
             open: HashMap::new(),
@@ -179,6 +186,9 @@ impl<'f> Pump<'f> {
                 self.delivery = Some((answers, delivery));
             }
         }
+        if self.cancel.is_none() && followed.owes_cancel() && now >= self.next_cancel {
+            self.cancel = Some(followed.cancel().boxed());
+        }
         if self.push.is_none() && self.next_listen.is_some_and(|at| now >= at) {
             self.next_listen = None;
             self.listening_since = now;
@@ -201,9 +211,11 @@ impl<'f> Pump<'f> {
 
     async fn next_event(&mut self) -> Event {
         let wants_delivery = self.may_deliver() && !self.followed.deliverable().is_empty();
+        let wants_cancel = self.cancel.is_none() && self.followed.owes_cancel();
         let due = [
             self.poll.is_none().then_some(self.next_poll),
             wants_delivery.then_some(self.next_delivery),
+            wants_cancel.then_some(self.next_cancel),
             self.push.is_none().then_some(self.next_listen).flatten(),
             (!self.is_last_look).then_some(self.backstop).flatten(),
         ];
@@ -216,6 +228,10 @@ impl<'f> Pump<'f> {
             delivered = maybe(self.delivery.as_mut().map(|(_, delivery)| delivery)) => {
                 let (sent, _) = self.delivery.take().expect("it has just come");
                 Event::Delivered(sent, delivered)
+            }
+            cancelled = maybe(self.cancel.as_mut()) => {
+                self.cancel = None;
+                Event::Cancelled(cancelled)
             }
             Some(_) = self.prompts.join_next() => Event::Answered,
             pushed = push::next(self.push.as_mut()) => match pushed {
@@ -253,6 +269,16 @@ impl<'f> Pump<'f> {
                 Ok(())
             }
             Event::Delivered(sent, Err(error)) => self.delivery_failed(sent, error),
+            Event::Cancelled(Ok(())) => {
+                self.poll_soon();
+                Ok(())
+            }
+            // What the end of it means for the task is told by a poll.
+            Event::Cancelled(Err(requests::Error::End(_))) => Ok(()),
+            Event::Cancelled(Err(requests::Error::Failed(failure))) => {
+                self.next_cancel = clock::now() + self.cancels.failed(self.followed, failure)?;
+                Ok(())
+            }
             Event::Answered => {
                 self.open.retain(|_, (_, handle)| !handle.is_finished());
                 Ok(())
@@ -331,7 +357,7 @@ impl<'f> Pump<'f> {
     fn delivery_failed(&mut self, sent: Answers, error: requests::Error) -> Result<(), CallErrorKind> {
         match error {
             requests::Error::End(end) => return Err(end),
-            requests::Error::Failed(Failure::Refused(error)) if is_rejection(error.code) => {
+            requests::Error::Failed(Failure::Refused(error)) if requests::is_rejection(&error) => {
                 self.refused = Some(sent);
                 // A poll that was asked before says nothing of why.
                 self.poll = None;
@@ -494,12 +520,6 @@ pub(crate) async fn put(connection: &Connection, question: &Question, key: &str)
         }
         Ok(Err(error)) => Err(error),
     }
-}
-
-/// Whether an error of `tasks/update` is about what was sent: any but those by which a server says that it has failed, or
-/// cannot now (`-32603`, and the range that is left to servers).
-fn is_rejection(code: ErrorCode) -> bool {
-    code != ErrorCode::INTERNAL_ERROR && !(-32099..=-32000).contains(&code.0)
 }
 
 /// Waits for a future that may not be there.

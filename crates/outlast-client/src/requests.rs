@@ -253,6 +253,12 @@ fn says_gone(error: &ErrorData) -> bool {
             .any(|words| message.contains(words))
 }
 
+/// Whether an error of `tasks/update` is about what was sent, unless the task is gone: any but those by which a server says
+/// that it has failed, or cannot now (`-32603`, and the range that is left to servers).
+pub(crate) fn is_rejection(error: &ErrorData) -> bool {
+    error.code != ErrorCode::INTERNAL_ERROR && !(-32099..=-32000).contains(&error.code.0)
+}
+
 /// An acknowledgement is an empty result, with or without `resultType` (S20, S22).
 fn acknowledgement(value: &Value) -> Result<(), Invalid> {
     match value {

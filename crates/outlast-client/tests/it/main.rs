@@ -3,6 +3,7 @@
 
 mod calls;
 mod killed;
+mod never_twice;
 mod pace;
 mod questions;
 mod repeats;

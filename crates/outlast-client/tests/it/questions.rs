@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc as channel};
 
 use crate::support::{
-    Asked, LONG, Person, Reply, Scripted, accept, ack, asks, completed, created, error, ok, polling,
+    Asked, LONG, Person, Reply, Scripted, accept, ack, asks, completed, created, error, now, ok, polling,
     question, task,
 };
 
@@ -329,6 +329,44 @@ async fn c33_cancelling_closes_the_prompt_and_opens_no_other() {
     assert!(scripted.asked("tasks/update").is_empty());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_cancel_that_is_lost_is_said_again_by_who_waits_and_one_that_is_refused_puts_the_questions_again() {
+    let scripted = asking(&["who"], |asked| match (asked.method.as_str(), asked.nth) {
+        ("tasks/cancel", 0) => Some(Reply::Drop),
+        ("tasks/cancel", 1) => Some(error(-32603, "the database is away")),
+        ("tasks/cancel", _) => Some(error(-32601, "this one cannot be cancelled")),
+        _ => None,
+    });
+    let first = AtomicBool::new(true);
+    let person = Person::new(move |message| {
+        let is_first = first.swap(false, Ordering::SeqCst);
+        async move {
+            match is_first {
+                true => std::future::pending().await,
+                false => Ok(accept(&message)),
+            }
+        }
+    });
+    let handle = start(&client(scripted.streams(), &person)).await;
+    let wait = tokio::spawn({
+        let handle = handle.clone();
+        async move { handle.wait(LONG).await }
+    });
+    person.until_open(1).await;
+
+    let error = handle.cancel().await.unwrap_err();
+
+    assert!(matches!(error.kind(), CallErrorKind::Connection(_)), "{error}");
+    assert!(error.is_retryable());
+    wait.await.unwrap().unwrap();
+    assert_eq!(scripted.asked("tasks/cancel").len(), 3);
+    assert_eq!(
+        person.asked(),
+        ["who", "who"],
+        "closed when it was cancelled, put again when that was refused"
+    );
+}
+
 #[tokio::test]
 async fn c37_an_update_that_is_lost_is_sent_again_and_the_person_is_not_asked_again() {
     // The first time it is lost on its way back, with the task still asking.
@@ -410,7 +448,7 @@ async fn a_wait_that_leaves_closes_the_prompt_only_when_nobody_else_waits() {
     });
     person.until_asked(1).await;
 
-    let begun = tokio::time::Instant::now();
+    let begun = now();
     let error = handle.wait(Some(Duration::from_secs(5))).await.unwrap_err();
     assert_eq!((error.kind(), begun.elapsed().as_secs()), (&CallErrorKind::Deadline, 5));
     assert_eq!(person.open(), 1, "the other one still waits");
@@ -444,14 +482,14 @@ async fn a_prompt_closes_when_the_time_to_live_of_its_task_has_passed() {
 }
 
 /// A server that pushes: the answer to `subscriptions/listen`, and where to send the states.
-fn pushes() -> (Arc<Mutex<Option<channel::UnboundedReceiver<Value>>>>, channel::UnboundedSender<Value>) {
+fn pushes() -> (Mutex<Option<channel::UnboundedReceiver<Value>>>, channel::UnboundedSender<Value>) {
     let (sender, receiver) = channel::unbounded_channel();
     let acknowledged = json!({
         "jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged",
         "params": { "notifications": { "taskIds": ["t1"] } },
     });
     sender.send(acknowledged).unwrap();
-    (Arc::new(Mutex::new(Some(receiver))), sender)
+    (Mutex::new(Some(receiver)), sender)
 }
 
 fn pushed(state: Value) -> Value {
@@ -755,6 +793,36 @@ async fn an_answer_from_elsewhere_closes_the_prompt_and_the_first_answer_counts(
     wait.await.unwrap().unwrap();
     assert_eq!(person.asked(), ["who"]);
     assert!(answers(&scripted).iter().all(|(_, name)| name == "Ada"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_from_elsewhere_that_meets_a_failing_server_is_kept_and_one_that_is_refused_is_not() {
+    let scripted = asking(&["who"], |asked| match (asked.method.as_str(), asked.nth) {
+        ("tasks/update", 0) => Some(error(-32603, "the database is away")),
+        ("tasks/update", 1) => Some(Reply::Drop),
+        ("tasks/update", 2) => Some(error(-32602, "it does not fit")),
+        _ => None,
+    });
+    let person = Person::prompt();
+    let handle = start(&client(scripted.streams(), &person)).await;
+    let answer = |name: &str| json!({ "action": "accept", "content": { "name": name } });
+
+    let error = handle.answer("who", answer("Ada")).await.unwrap_err();
+    assert!(matches!(error.kind(), CallErrorKind::Refused(error) if error.code.0 == -32603), "{error}");
+    assert!(error.is_retryable());
+    assert_eq!(handle.save().answers["who"], answer("Ada"));
+    let error = handle.answer("who", answer("Bob")).await.unwrap_err();
+    assert!(matches!(error.kind(), CallErrorKind::Connection(_)), "{error}");
+    assert_eq!(handle.save().answers["who"], answer("Ada"), "the first answer counts");
+    let error = handle.answer("who", answer("Bob")).await.unwrap_err();
+    assert!(matches!(error.kind(), CallErrorKind::Refused(error) if error.code.0 == -32602), "{error}");
+    assert!(handle.save().answers.is_empty());
+
+    handle.answer("who", answer("Eve")).await.unwrap();
+    handle.wait(LONG).await.unwrap();
+    assert!(person.asked().is_empty());
+    let names: Vec<_> = answers(&scripted).into_iter().map(|(_, name)| name).collect();
+    assert_eq!(names, ["Ada", "Ada", "Ada", "Eve"]);
 }
 
 #[tokio::test(start_paused = true)]

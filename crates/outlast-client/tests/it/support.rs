@@ -152,6 +152,8 @@ struct Inner {
     asked: Mutex<Vec<Asked>>,
     news: watch::Sender<usize>,
     connections: AtomicUsize,
+    /// Counts how often every connection over streams was closed.
+    closed: watch::Sender<usize>,
 }
 
 #[derive(Clone)]
@@ -174,6 +176,7 @@ impl Scripted {
                 asked: Mutex::default(),
                 news: watch::channel(0).0,
                 connections: AtomicUsize::new(0),
+                closed: watch::channel(0).0,
             }),
         }
     }
@@ -220,6 +223,11 @@ impl Scripted {
     pub(crate) async fn until_asked(&self, method: &str, times: usize) {
         let mut news = self.inner.news.subscribe();
         news.wait_for(|_| self.asked(method).len() >= times).await.unwrap();
+    }
+
+    /// Closes every connection that there is over streams.
+    pub(crate) fn hang_up(&self) {
+        self.inner.closed.send_modify(|times| *times += 1);
     }
 
     /// How many connections were made; of HTTP, handshakes.
@@ -270,6 +278,7 @@ impl Scripted {
     ) {
         let (answers, mut outgoing) = mpsc::unbounded_channel::<Option<Value>>();
         let mut lines = BufReader::new(read).lines();
+        let mut closed = self.inner.closed.subscribe();
         loop {
             tokio::select! {
                 line = lines.next_line() => {
@@ -294,6 +303,7 @@ impl Scripted {
                         }
                     });
                 }
+                _ = closed.changed() => return,
                 answer = outgoing.recv() => {
                     let Some(Some(answer)) = answer else { return };
                     write.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
