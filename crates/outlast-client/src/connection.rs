@@ -353,8 +353,9 @@ impl Link {
     pub(crate) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
         let mut handshake = match &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Up(connection) if !connection.is_closed() => return Ok(connection.clone()),
-            State::Connecting(handshake) => handshake.clone(),
-            state @ (State::Down | State::Up(_)) => {
+            State::Connecting(handshake) if !has_ended(handshake) => handshake.clone(),
+            // One whose runtime ended under it has no outcome.
+            state @ (State::Down | State::Up(_) | State::Connecting(_)) => {
                 let (sender, receiver) = watch::channel(None);
                 *state = State::Connecting(receiver.clone());
                 tokio::spawn(self.clone().connect(sender));
@@ -363,19 +364,23 @@ impl Link {
         };
         match handshake.wait_for(Option::is_some).await {
             Ok(outcome) => outcome.clone().expect("waited for"),
-            Err(_) => {
-                *self.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Down;
-                Err(Failure::Unreached("the handshake ended without an outcome".into()))
-            }
+            Err(_) => Err(Failure::Unreached("the handshake ended without an outcome".into())),
         }
     }
 
     async fn connect(self: Arc<Self>, outcome: watch::Sender<Option<Result<Arc<Connection>, Failure>>>) {
         let opened = Connection::open(&self.server, self.user.clone(), &self.options).await.map(Arc::new);
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = match &opened {
-            Ok(connection) => State::Up(connection.clone()),
-            Err(_) => State::Down,
-        };
+        {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            // Whoever closed the client meanwhile wants it to stay closed.
+            if matches!(&*state, State::Connecting(handshake) if handshake.same_channel(&outcome.subscribe()))
+            {
+                *state = match &opened {
+                    Ok(connection) => State::Up(connection.clone()),
+                    Err(_) => State::Down,
+                };
+            }
+        }
         outcome.send_replace(Some(opened));
     }
 
@@ -397,6 +402,11 @@ impl Link {
             tracing::warn!(%error, "the connection ended in a panic");
         }
     }
+}
+
+/// Whether a handshake has ended without an outcome.
+fn has_ended(handshake: &Opening) -> bool {
+    handshake.has_changed().is_err() && handshake.borrow().is_none()
 }
 
 /// `_meta` with the key under which a server recognises a repeat of the call.

@@ -54,6 +54,8 @@ pub(crate) struct Followed {
     pub(crate) link: Arc<Link>,
     pub(crate) origin: Origin,
     store: Option<Arc<dyn HandleStore>>,
+    /// When this process took the task up, and how long ago by the wall it was first seen then.
+    taken_up: (Instant, Duration),
     state: Mutex<State>,
     /// Counts what waiters want to know of: new states, and the end of a pump.
     news: watch::Sender<u64>,
@@ -128,8 +130,10 @@ impl Followed {
         seen_on: Weak<Connection>,
         book: Book,
     ) -> Arc<Self> {
+        let age = (clock::wall() - origin.first_seen).to_std().unwrap_or_default();
         Arc::new(Self {
             link,
+            taken_up: (clock::now(), age),
             origin,
             store,
             state: Mutex::new(State {
@@ -158,6 +162,12 @@ impl Followed {
 
     fn publish(&self) {
         self.news.send_modify(|count| *count += 1);
+    }
+
+    /// How long ago this client first saw the task. The wall is asked once, and may be set meanwhile.
+    pub(crate) fn age(&self) -> Duration {
+        let (taken_up, age) = self.taken_up;
+        age.saturating_add(clock::now().duration_since(taken_up))
     }
 
     /// The newest state that was seen.
@@ -575,9 +585,4 @@ impl Registry {
         }
         tasks
     }
-}
-
-/// How long ago, by the wall, an instant was; zero for one to come.
-pub(crate) fn age(instant: DateTime<Utc>) -> Duration {
-    (clock::wall() - instant).to_std().unwrap_or_default()
 }

@@ -21,7 +21,7 @@ use crate::{
     clock,
     connection::{Connection, Failure},
     error::CallErrorKind,
-    follow::{Followed, age},
+    follow::Followed,
     pace,
     push::{self, Push},
     requests,
@@ -435,7 +435,7 @@ impl<'f> Pump<'f> {
     /// S24: the time to live, counted from when this client first saw the task, since its clock and the server's may differ.
     fn set_backstop(&mut self, task: &Task) {
         self.backstop = task.ttl_ms.and_then(|ttl| {
-            let left = Duration::from_millis(ttl).saturating_sub(age(self.followed.origin.first_seen));
+            let left = Duration::from_millis(ttl).saturating_sub(self.followed.age());
             clock::now().checked_add(left)
         });
     }

@@ -2,10 +2,17 @@
 #![allow(clippy::unwrap_used)]
 
 mod calls;
+mod endurance;
+mod gates;
+mod identity;
 mod killed;
 mod never_twice;
+mod legacy;
+mod listeners;
 mod pace;
 mod questions;
 mod repeats;
 mod stores;
 mod support;
+mod time;
+mod wire;
