@@ -12,17 +12,18 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
+    book::Book,
     client::{Inner, Started},
     clock,
     connection::{Connection, Failure, is_missing_capability, keyed, left, random_text},
     error::{CallError, CallErrorKind},
-    follow::Origin,
+    follow::{Created, Origin},
     handle::{TaskHandle, read_result},
     options::CallOptions,
     pace, pump,
-    saved::Generation,
+    saved::{Generation, SavedTask},
     schema,
-    task::{Invalid, Question, read_seed},
+    task::{Invalid, Question, Task, read_seed},
     tools::Tool,
 };
 
@@ -76,6 +77,8 @@ struct Call<'c> {
     params: Value,
     tool: Tool,
     key: String,
+    /// Whether the caller gave the key, and so may have made this call before.
+    is_under_given_key: bool,
     round: u32,
     /// Whether a task of 2025-11-25 was asked for.
     asks_for_task: bool,
@@ -102,8 +105,20 @@ impl<'c> Call<'c> {
         if asks_for_task {
             params["task"] = options.ttl_ms.map_or_else(|| json!({}), |ttl| json!({ "ttl": ttl }));
         }
+        let is_under_given_key = options.idempotency_key.is_some();
         let key = options.idempotency_key.unwrap_or_else(random_text);
-        Ok(Self { client, connection, name, params, tool, key, round: 0, asks_for_task, until })
+        Ok(Self {
+            client,
+            connection,
+            name,
+            params,
+            tool,
+            key,
+            is_under_given_key,
+            round: 0,
+            asks_for_task,
+            until,
+        })
     }
 
     /// Sends the call, again where that is safe, and gives the answer.
@@ -282,25 +297,43 @@ impl<'c> Call<'c> {
     async fn follow(self, seed: Value) -> Result<TaskHandle, CallError> {
         let (task, wants_a_look) =
             read_seed(&seed).map_err(|Invalid(why)| CallError::new(CallErrorKind::InvalidResponse(why)))?;
+        let written = self.written_down(&task).await;
         let origin = Origin {
             id: task.id.clone(),
             tool: self.name.clone(),
             created_at: task.created_at,
-            first_seen: clock::wall(),
+            first_seen: written.as_ref().map_or_else(clock::wall, |written| written.first_seen),
             generation: self.connection.generation,
             session: self.connection.session.clone(),
             output_schema: self.schema().cloned(),
         };
         let Inner { link, registry, store } = &**self.client;
-        let handle = TaskHandle::new(registry.created(
-            link,
-            store.clone(),
-            origin,
-            (task, wants_a_look),
-            &self.connection,
-        ));
+        let created = Created {
+            task,
+            wants_a_look,
+            connection: &self.connection,
+            may_be_known: self.is_under_given_key,
+            book: written
+                .map(|written| Book::resumed(written.answers, written.delivered))
+                .unwrap_or_default(),
+        };
+        let handle = TaskHandle::new(registry.created(link, store.clone(), origin, created));
         handle.keep().await?;
         Ok(handle)
+    }
+
+    /// What an earlier call under the same key has written down of the task, in this process or another.
+    async fn written_down(&self, task: &Task) -> Option<SavedTask> {
+        let store = self.client.store.as_ref().filter(|_| self.is_under_given_key)?;
+        let server = self.client.link.server().name();
+        let saved = store.list(server).await.inspect_err(|error| {
+            tracing::warn!(%error, "the handles could not be read; questions that were answered may be asked again");
+        });
+        saved.ok()?.into_iter().find(|saved| {
+            saved.task_id == task.id
+                && saved.created_at == task.created_at
+                && saved.session == self.connection.session
+        })
     }
 
     async fn pause(&self, wait: Duration) -> Result<(), CallError> {

@@ -9,6 +9,7 @@ use rmcp::{
 };
 
 use crate::{
+    book::Book,
     call, clock,
     connection::Link,
     error::{CallError, CallErrorKind},
@@ -216,8 +217,7 @@ impl TaskClient {
             store.clone(),
             origin,
             seed,
-            saved.answers,
-            saved.delivered,
+            Book::resumed(saved.answers, saved.delivered),
         )))
     }
 

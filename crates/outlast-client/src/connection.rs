@@ -29,7 +29,7 @@ use crate::{
     server::Server,
     tap::{Hub, Tap, User},
     tools::Tools,
-    wire::{Observed, Refused, WireError, raw_result},
+    wire::{Bound, Observed, Refused, WireError, raw_result},
 };
 
 /// The extension by which a server says that it recognises a repeated call by its key.
@@ -215,9 +215,11 @@ impl Connection {
         params: Value,
         bound: Duration,
     ) -> Result<Value, Failure> {
-        let request = self.send(method, params).await?;
-        match tokio::time::timeout(bound, request.rx).await {
-            Ok(answer) => self.outcome(answer),
+        let mut request = CustomRequest::new(method, Some(params));
+        request.extensions.insert(Bound(bound));
+        let answered = async { Ok(self.outcome(self.send_request(request).await?.rx.await)) };
+        match tokio::time::timeout(bound, answered).await {
+            Ok(answer) => answer.flatten(),
             Err(_) => Err(Failure::Lost("no answer came in time".into())),
         }
     }
@@ -228,7 +230,11 @@ impl Connection {
         method: &str,
         params: Value,
     ) -> Result<RequestHandle<RoleClient>, Failure> {
-        let request = ClientRequest::CustomRequest(CustomRequest::new(method, Some(params)));
+        self.send_request(CustomRequest::new(method, Some(params))).await
+    }
+
+    async fn send_request(&self, request: CustomRequest) -> Result<RequestHandle<RoleClient>, Failure> {
+        let request = ClientRequest::CustomRequest(request);
         // `send_cancellable_request` sends nothing when it is dropped: no `notifications/cancelled` for a task (S22).
         self.peer()
             .send_cancellable_request(request, PeerRequestOptions::no_options())

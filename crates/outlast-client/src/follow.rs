@@ -523,20 +523,38 @@ type TaskKey = (Option<String>, String);
 /// an old id is never taken for the old one.
 #[derive(Default)]
 pub(crate) struct Registry {
-    tasks: Mutex<HashMap<TaskKey, Weak<Followed>>>,
+    /// Under one key there may be tasks of several lifetimes, of which the server knows one at most.
+    tasks: Mutex<HashMap<TaskKey, Vec<Weak<Followed>>>>,
+}
+
+/// What the answer to a call says of the task that it became.
+pub(crate) struct Created<'c> {
+    pub(crate) task: Task,
+    /// Whether the server says already that there is more to see.
+    pub(crate) wants_a_look: bool,
+    pub(crate) connection: &'c Arc<Connection>,
+    /// Whether the call may have been a repeat, whose answer may name a task that is known (C13).
+    pub(crate) may_be_known: bool,
+    /// What was written down of it, if it is known.
+    pub(crate) book: Book,
 }
 
 impl Registry {
-    /// A task that was created just now: whatever else went by its id in its session is another task.
+    /// A task that was created just now: whatever else went by its id in its session is another task, save for what a repeat
+    /// of the call gave.
     pub(crate) fn created(
         &self,
         link: &Arc<Link>,
         store: Option<Arc<dyn HandleStore>>,
         origin: Origin,
-        (task, wants_a_look): (Task, bool),
-        connection: &Arc<Connection>,
+        created: Created<'_>,
     ) -> Arc<Followed> {
-        let key = (origin.session.clone(), origin.id.clone());
+        let Created { task, wants_a_look, connection, may_be_known, book } = created;
+        let mut tasks = self.tasks();
+        let known = tasks.entry((origin.session.clone(), origin.id.clone())).or_default();
+        if may_be_known && let Some(same) = alive(known, &origin) {
+            return same;
+        }
         // C29: a task that was just created is first polled when its server said, unless there is more to see already.
         let pause = if wants_a_look {
             Duration::ZERO
@@ -544,12 +562,10 @@ impl Registry {
             pace::next_poll(task.poll_interval_ms, pace::random())
         };
         let (next_look, seen_on) = (clock::now() + pause, Arc::downgrade(connection));
-        let followed = Followed::new(link.clone(), store, origin, task, next_look, seen_on, Book::default());
-        let earlier =
-            self.tasks().insert(key, Arc::downgrade(&followed)).and_then(|earlier| earlier.upgrade());
-        if let Some(earlier) = earlier {
-            earlier.replace();
-        }
+        let followed = Followed::new(link.clone(), store, origin, task, next_look, seen_on, book);
+        let earlier = std::mem::replace(known, vec![Arc::downgrade(&followed)]);
+        drop(tasks);
+        earlier.iter().filter_map(Weak::upgrade).for_each(|earlier| earlier.replace());
         followed
     }
 
@@ -560,29 +576,34 @@ impl Registry {
         store: Option<Arc<dyn HandleStore>>,
         origin: Origin,
         task: Task,
-        answers: Answers,
-        delivered: BTreeSet<String>,
+        book: Book,
     ) -> Arc<Followed> {
-        let key = (origin.session.clone(), origin.id.clone());
         let mut tasks = self.tasks();
-        if let Some(known) = tasks.get(&key).and_then(Weak::upgrade)
-            && known.origin.created_at == origin.created_at
-            && !known.is_replaced()
-        {
-            return known;
+        let known = tasks.entry((origin.session.clone(), origin.id.clone())).or_default();
+        if let Some(same) = alive(known, &origin) {
+            return same;
         }
-        let book = Book::resumed(answers, delivered);
         let followed = Followed::new(link.clone(), store, origin, task, clock::now(), Weak::new(), book);
-        tasks.insert(key, Arc::downgrade(&followed));
+        known.push(Arc::downgrade(&followed));
         followed
     }
 
-    fn tasks(&self) -> MutexGuard<'_, HashMap<TaskKey, Weak<Followed>>> {
+    fn tasks(&self) -> MutexGuard<'_, HashMap<TaskKey, Vec<Weak<Followed>>>> {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         // Those that nobody holds a handle to are let go whenever the table would have to grow.
         if tasks.len() == tasks.capacity() {
-            tasks.retain(|_, task| task.strong_count() > 0);
+            tasks.retain(|_, known| {
+                known.retain(|task| task.strong_count() > 0);
+                !known.is_empty()
+            });
         }
         tasks
     }
+}
+
+/// The same task, where it is followed already.
+fn alive(known: &mut Vec<Weak<Followed>>, origin: &Origin) -> Option<Arc<Followed>> {
+    known.retain(|task| task.strong_count() > 0);
+    let same = |known: &Arc<Followed>| known.origin.created_at == origin.created_at && !known.is_replaced();
+    known.iter().filter_map(Weak::upgrade).find(same)
 }

@@ -63,6 +63,21 @@ const CHALLENGES: usize = 3;
 
 type Error = StreamableHttpError<reqwest::Error>;
 
+/// How long a request may take, its answer included: an extension of the request. The connection of one that takes longer is
+/// closed; nothing else would close it, since nothing tells a server that nobody waits for an answer about a task any more.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bound(pub(crate) Duration);
+
+fn bound(message: &ClientJsonRpcMessage) -> Option<Bound> {
+    match message {
+        ClientJsonRpcMessage::Request(request) => match &request.request {
+            ClientRequest::CustomRequest(request) => request.extensions.get().copied(),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 /// Where a server is and what is sent along with each request.
 #[derive(Clone)]
 pub(crate) struct Address {
@@ -335,8 +350,12 @@ impl StreamableHttpClient for HttpClient {
         loop {
             let token = self.token(token.clone()).await;
             let under_way = self.asked.sent(&message);
-            let response = self
-                .request(Method::POST, &uri, session.as_deref(), token.clone(), headers.clone())?
+            let mut request =
+                self.request(Method::POST, &uri, session.as_deref(), token.clone(), headers.clone())?;
+            if let Some(Bound(bound)) = bound(&message) {
+                request = request.timeout(bound);
+            }
+            let response = request
                 .header(ACCEPT, format!("{JSON}, {EVENT_STREAM}"))
                 .header(CONTENT_TYPE, JSON)
                 .body(serde_json::to_vec(&message)?)

@@ -26,7 +26,7 @@ use rmcp::{
 pub(crate) use self::{
     aside::{RawNotification, raw_notification, raw_result},
     child::{Process, Program},
-    http::{Address, HttpClient},
+    http::{Address, Bound, HttpClient},
     lines::{Lines, Reader, Writer},
     observed::Observed,
 };

@@ -99,8 +99,7 @@ async fn a_request_that_is_given_up_is_closed_so_that_none_pile_up_at_the_server
 
         client.call_tool(CallToolRequestParams::new("tool")).await.unwrap_err();
 
-        let closed = open.subscribe();
-        let mut closed = closed;
+        let mut closed = open.subscribe();
         let none = closed.wait_for(|open| *open == 0);
         assert!(tokio::time::timeout(Duration::from_secs(20), none).await.is_ok(), "{} open", *open.borrow());
     }

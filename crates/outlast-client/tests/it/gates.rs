@@ -79,9 +79,8 @@ async fn c28_a_task_in_answer_to_anything_but_a_call_is_an_invalid_response() {
     assert!(matches!(outcome, Err(CallErrorKind::InvalidResponse(_))), "{outcome:?}");
 
     let scripted = Scripted::new(|asked| match asked.method.as_str() {
-        "tools/call" => created("t1"),
+        "tools/call" | "resources/read" => created("t1"),
         "tasks/cancel" | "tasks/update" => created("t2"),
-        "resources/read" => created("t1"),
         "tasks/get" => ok(task("t1", "working", json!({}))),
         _ => error(-32601, "no"),
     });
@@ -264,7 +263,8 @@ async fn a_server_without_the_methods_says_that_tasks_cannot_be_used() {
 
 #[tokio::test]
 async fn the_ends_of_a_task_are_told_apart() {
-    let cases: [(Value, fn(&CallErrorKind) -> bool); 2] = [
+    type Check = fn(&CallErrorKind) -> bool;
+    let cases: [(Value, Check); 2] = [
         (
             task("t1", "failed", json!({ "error": { "code": -32050, "message": "broke" } })),
             |end| matches!(end, CallErrorKind::Failed(error) if error.code.0 == -32050),

@@ -1,4 +1,5 @@
 //! What a server says on its own reaches the user's handler, too.
+#![allow(deprecated, reason = "logging is deprecated, and still comes")]
 
 use outlast_client::TaskClient;
 use rmcp::{

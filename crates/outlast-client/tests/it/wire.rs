@@ -122,17 +122,11 @@ async fn nothing_that_is_given_up_cancels_a_task_by_a_notification() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_given_up_before_its_answer_is_cancelled_as_a_request() {
-    let scripted = Scripted::new(|_| Reply::Hang);
-    let mut options = polling();
-    options.request_timeout = Duration::from_secs(1);
-    let scripted = Scripted::new(move |asked| match asked.method.as_str() {
+    let scripted = Scripted::new(|asked| match asked.method.as_str() {
         "tools/call" => Reply::Hang,
-        _ => {
-            let _ = &scripted;
-            error(-32601, "no")
-        }
+        _ => error(-32601, "no"),
     });
-    let client = TaskClient::builder(scripted.streams()).options(options).build();
+    let client = TaskClient::builder(scripted.streams()).options(polling()).build();
     let mut call = Box::pin(client.call_tool(CallToolRequestParams::new("tool")));
     tokio::select! {
         _ = &mut call => panic!("it is never answered"),
