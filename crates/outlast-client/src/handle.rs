@@ -274,7 +274,8 @@ impl TaskHandle {
 
     /// What a final state means for the call.
     async fn conclude(&self, task: Task) -> Result<CallToolResult, CallError> {
-        let schema = self.followed.origin.output_schema.as_ref();
+        let is_checked = self.followed.link.options().validate_output;
+        let schema = self.followed.origin.output_schema.as_ref().filter(|_| is_checked);
         let outcome = match task.detail {
             Detail::Completed(result) => {
                 read_result(result).and_then(|result| match schema::misfit(schema, &result) {

@@ -374,18 +374,7 @@ impl<'f> Pump<'f> {
     fn heard(&mut self, heard: Heard) -> Result<(), CallErrorKind> {
         self.is_pushed |= heard.acknowledged;
         let Some(state) = heard.state else { return Ok(()) };
-        match requests::read_pushed(self.followed, &state) {
-            Ok(Some(task)) => self.see(task),
-            // A legacy notification says that something changed, and not what the result is.
-            Ok(None) => {
-                self.poll_soon();
-                Ok(())
-            }
-            Err(why) => {
-                tracing::warn!(why = why.0, "a malformed notification about a task was dropped");
-                Ok(())
-            }
-        }
+        self.see(Task::clone(&state))
     }
 
     /// Polling covers for pushes until they can be had again.

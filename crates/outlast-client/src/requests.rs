@@ -278,14 +278,6 @@ fn own(followed: &Followed, task: Task) -> Result<Task, Invalid> {
     }
 }
 
-/// Reads a pushed state. None for one of the earlier generation, which says only that there is something to ask for.
-pub(crate) fn read_pushed(followed: &Followed, value: &Value) -> Result<Option<Task>, Invalid> {
-    match followed.origin.generation {
-        Generation::Extension => Ok(Some(own(followed, read_task(value)?)?)),
-        Generation::Experimental => Ok(None),
-    }
-}
-
 /// The refusal of a question of a kind that the client did not declare, and that a server therefore could not put by itself
 /// (S20a, S30).
 pub(crate) fn undeclared(declared: &ClientCapabilities, request: &ServerRequest) -> Option<ErrorData> {

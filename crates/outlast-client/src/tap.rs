@@ -16,7 +16,10 @@ use rmcp::{
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::wire::{RawNotification, raw_notification};
+use crate::{
+    task::{Invalid, Task, read_task},
+    wire::{RawNotification, raw_notification},
+};
 
 /// The user's handler as this crate holds it, whatever its type.
 pub(crate) type User = Arc<dyn DynService<RoleClient>>;
@@ -72,8 +75,8 @@ impl Service<RoleClient> for Tap {
 pub(crate) struct Heard {
     /// Whether a subscription that names the task is acknowledged.
     pub(crate) acknowledged: bool,
-    /// The newest state that was pushed, as it came.
-    pub(crate) state: Option<Arc<Value>>,
+    /// The newest state that was pushed.
+    pub(crate) state: Option<Arc<Task>>,
     /// The place of that state among all that came.
     place: u64,
 }
@@ -101,22 +104,21 @@ impl Hub {
     fn hear(&self, notification: &RawNotification) {
         let params = &notification.params;
         match notification.method.as_str() {
-            method @ ("notifications/tasks" | "notifications/tasks/status") => match params.get("taskId") {
-                Some(Value::String(id)) => {
-                    let state = Arc::new(params.clone());
-                    let place = notification.place;
-                    self.tell(id, |heard| {
+            "notifications/tasks" => match read_task(params) {
+                Ok(task) => {
+                    let (task, place) = (Arc::new(task), notification.place);
+                    self.tell(&task.id, |heard| {
                         // The one that came first may be handled last.
                         let newer = place > heard.place;
                         if newer {
-                            heard.state = Some(state);
+                            heard.state = Some(task.clone());
                             heard.place = place;
                         }
                         newer
                     });
                 }
                 // A notification has nobody to complain to.
-                _ => tracing::warn!(method, "a notification about no task was dropped"),
+                Err(Invalid(why)) => tracing::warn!(why, "a malformed notification about a task was dropped"),
             },
             "notifications/subscriptions/acknowledged" => {
                 let ids = params
@@ -152,7 +154,8 @@ mod tests {
     use super::*;
 
     fn pushed(status: &str, place: u64) -> RawNotification {
-        let params = json!({"taskId": "t", "status": status});
+        let params =
+            json!({"taskId": "t", "status": status, "createdAt": "2026-11-29T10:00:00Z", "ttlMs": null});
         RawNotification { method: "notifications/tasks".to_owned(), params, place }
     }
 
@@ -162,10 +165,10 @@ mod tests {
             let hub = Hub::default();
             let mailbox = hub.follow("t");
             for place in order {
-                hub.hear(&pushed(if place == 2 { "input_required" } else { "working" }, place));
+                hub.hear(&pushed(if place == 2 { "cancelled" } else { "working" }, place));
             }
             let heard = mailbox.borrow().state.clone().unwrap();
-            assert_eq!(heard["status"], "input_required", "handled as {order:?}");
+            assert!(heard.is_cancelled(), "handled as {order:?}");
         }
     }
 }
