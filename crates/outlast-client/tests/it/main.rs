@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod calls;
+mod ends;
 mod endurance;
 mod gates;
 mod identity;
