@@ -607,3 +607,53 @@ fn alive(known: &mut Vec<Weak<Followed>>, origin: &Origin) -> Option<Arc<Followe
     let same = |known: &Arc<Followed>| known.origin.created_at == origin.created_at && !known.is_replaced();
     known.iter().filter_map(Weak::upgrade).find(same)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{options::ClientOptions, server::Server, task::read_seed};
+
+    fn origin(id: usize, session: Option<&str>) -> (Origin, Task) {
+        let wire = json!({
+            "taskId": format!("t{id}"), "status": "working", "ttlMs": null,
+            "createdAt": "2026-11-29T10:00:00Z", "lastUpdatedAt": "2026-11-29T10:00:00Z",
+        });
+        let (task, _) = read_seed(&wire).unwrap();
+        let origin = Origin {
+            id: task.id.clone(),
+            tool: "tool".into(),
+            created_at: task.created_at,
+            first_seen: task.created_at,
+            generation: Generation::Extension,
+            session: session.map(Into::into),
+            output_schema: None,
+        };
+        (origin, task)
+    }
+
+    #[test]
+    fn the_registry_lets_go_of_what_nobody_holds_and_never_of_what_somebody_does() {
+        let link =
+            Arc::new(Link::new(Server::http("http://localhost:1/"), Arc::new(()), ClientOptions::default()));
+        let registry = Registry::default();
+        let follow = |id, session| {
+            let (origin, task) = origin(id, session);
+            registry.resumed(&link, None, origin, task, Book::default())
+        };
+        let held: Vec<_> = (0..20).map(|id| follow(id, None)).collect();
+
+        for id in 100..5_000 {
+            drop(follow(id, None));
+        }
+
+        let kept = registry.tasks().len();
+        assert!(kept < 100, "{kept} of 20");
+        for (id, held) in held.iter().enumerate() {
+            assert!(Arc::ptr_eq(held, &follow(id, None)), "{id}");
+        }
+        // The same id in a session is another task.
+        assert!(!Arc::ptr_eq(&held[0], &follow(0, Some("s"))));
+    }
+}

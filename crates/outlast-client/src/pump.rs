@@ -41,6 +41,8 @@ type Delivery<'f> = BoxFuture<'f, Result<(), requests::Error>>;
 pub(crate) struct Pump<'f> {
     followed: &'f Arc<Followed>,
     next_poll: Instant,
+    /// When the last poll was answered, or this began.
+    looked_at: Instant,
     next_delivery: Instant,
     next_listen: Option<Instant>,
     backstop: Option<Instant>,
@@ -88,6 +90,7 @@ impl<'f> Pump<'f> {
             followed,
             // What an earlier wait learnt of the pace holds for this one.
             next_poll: followed.next_look(),
+            looked_at: now,
             next_delivery: now,
             next_listen: followed.link.options().push.then_some(now),
             backstop: None,
@@ -251,8 +254,17 @@ impl<'f> Pump<'f> {
         match event {
             Event::Polled(Ok(task)) => {
                 self.polls = Tries::default();
-                let is_final = task.is_final();
+                self.looked_at = clock::now();
+                let (is_final, interval) = (task.is_final(), task.poll_interval_ms);
                 self.see(task)?;
+                self.next_poll = self.looked_at;
+                self.set_pace(interval);
+                if std::mem::take(&mut self.is_last_look)
+                    && !is_final
+                    && self.backstop.is_some_and(|backstop| clock::now() >= backstop)
+                {
+                    return Err(CallErrorKind::Expired);
+                }
                 if let Some(sent) = self.refused.take()
                     && !is_final
                 {
@@ -307,22 +319,20 @@ impl<'f> Pump<'f> {
             return Err(CallErrorKind::AnotherTask);
         }
         self.set_backstop(&task);
-        let is_final = task.is_final();
-        let interval = task.poll_interval_ms;
         self.followed.see(task);
-        if self.is_last_look {
-            self.is_last_look = false;
-            if !is_final && self.backstop.is_some_and(|backstop| clock::now() >= backstop) {
-                return Err(CallErrorKind::Expired);
-            }
-        }
-        let (now, mut pause) = (clock::now(), pace::next_poll(interval, pace::random()));
-        self.followed.set_next_look(now + pause);
+        Ok(())
+    }
+
+    /// The next poll comes no sooner than the newest state asks for. Counted from the last one: who pushes the same again and
+    /// again is polled all the same.
+    fn set_pace(&mut self, interval: Option<u64>) {
+        let mut pause = pace::next_poll(interval, pace::random());
+        let at = self.looked_at + pause;
+        self.followed.set_next_look(self.followed.next_look().max(at));
         if self.push.as_ref().is_some_and(Push::is_acknowledged) {
             pause = pause.max(self.followed.link.options().poll_beside_push);
         }
-        self.next_poll = now + pause;
-        Ok(())
+        self.next_poll = self.next_poll.max(self.looked_at + pause);
     }
 
     fn poll_failed(&mut self, error: requests::Error) -> Result<(), CallErrorKind> {
@@ -374,7 +384,9 @@ impl<'f> Pump<'f> {
     fn heard(&mut self, heard: Heard) -> Result<(), CallErrorKind> {
         self.is_pushed |= heard.acknowledged;
         let Some(state) = heard.state else { return Ok(()) };
-        self.see(Task::clone(&state))
+        self.see(Task::clone(&state))?;
+        self.set_pace(state.poll_interval_ms);
+        Ok(())
     }
 
     /// Polling covers for pushes until they can be had again.

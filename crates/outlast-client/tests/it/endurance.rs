@@ -8,13 +8,14 @@ use std::{
     time::Duration,
 };
 
-use outlast_client::{TaskClient, TaskHandle};
+use outlast_client::{Server, TaskClient, TaskHandle};
 use rmcp::model::CallToolRequestParams;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
 use crate::support::{
     LONG, Person, Reply, Scripted, ack, asks, completed, created, error, ok, polling, said, started, task,
+    text,
 };
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -248,4 +249,68 @@ async fn a_client_that_is_closed_in_the_middle_of_a_handshake_stays_closed() {
     assert_eq!(scripted.connections(), 1);
     started(&client).await;
     assert_eq!(scripted.connections(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_hung_up_between_two_calls_is_connected_again_by_the_next() {
+    // The streams of a connection end with the answer to its first call, as those of a process do that exits.
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = connections.clone();
+    let scripted = Scripted::new(|asked| match asked.method.as_str() {
+        "tools/call" => ok(text("done")),
+        _ => error(-32601, "no"),
+    });
+    let server = Server::streams("short-lived", move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+        let connect = scripted.connect_for(3);
+        async move { Ok(connect) }
+    });
+    let client = TaskClient::builder(server).options(polling()).build();
+
+    for calls in 1..=3 {
+        assert_eq!(said(&client.call_tool(CallToolRequestParams::new("tool")).await.unwrap()), "done");
+        assert_eq!(connections.load(Ordering::SeqCst), calls);
+        // The end of the streams is seen.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_handshake_that_ended_with_its_runtime_is_begun_again() {
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = connections.clone();
+    let scripted = Scripted::new(|_| ok(text("done")));
+    let server = Server::streams("slow at first", move || {
+        let (first, scripted) = (counted.fetch_add(1, Ordering::SeqCst) == 0, scripted.clone());
+        async move {
+            if first {
+                std::future::pending::<()>().await;
+            }
+            Ok(scripted.connect_for(usize::MAX))
+        }
+    });
+    let client = TaskClient::builder(server).options(polling()).build();
+    let other = runtime();
+    let (began, begun) = tokio::sync::oneshot::channel();
+    other.spawn({
+        let client = client.clone();
+        async move {
+            let mut call = Box::pin(client.call_tool(CallToolRequestParams::new("tool")));
+            assert!(futures::poll!(&mut call).is_pending());
+            // Its handshake runs beside this.
+            while connections.load(Ordering::SeqCst) == 0 {
+                tokio::task::yield_now().await;
+            }
+            let _ = began.send(());
+            call.await
+        }
+    });
+    begun.await.unwrap();
+
+    // All of it is gone when this returns.
+    tokio::task::spawn_blocking(move || other.shutdown_timeout(Duration::from_secs(30))).await.unwrap();
+
+    let call = client.call_tool(CallToolRequestParams::new("tool"));
+    let result = tokio::time::timeout(Duration::from_secs(20), call).await.expect("it is begun again");
+    assert_eq!(said(&result.unwrap()), "done");
 }

@@ -393,3 +393,59 @@ async fn a_listen_is_not_repeated_sooner_than_the_server_asked() {
     assert_eq!(scripted.asked("subscriptions/listen").len(), 2);
     at_least(&scripted.pauses("subscriptions/listen"), 90 * SECOND);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_pushes_the_same_again_and_again_is_polled_all_the_same() {
+    let (pushes, stream) = mpsc::unbounded_channel();
+    let stream = std::sync::Mutex::new(Some(stream));
+    let first = pushes.clone();
+    let scripted = Scripted::new(move |asked| match (asked.method.as_str(), asked.nth) {
+        ("tools/call", _) => made(1_000),
+        ("tasks/get", 0 | 1) => working(1_000),
+        ("tasks/get", _) => completed("t1", "polled"),
+        ("subscriptions/listen", 0) => {
+            first.send(agreed(&asked)).unwrap();
+            Reply::Stream(stream.lock().unwrap().take().unwrap())
+        }
+        _ => error(-32601, "no"),
+    });
+    let client = TaskClient::new(scripted.streams(), ());
+    let handle = started(&client).await;
+    let waiting = tokio::spawn(async move { handle.wait(LONG).await });
+
+    for _ in 0..120 {
+        tokio::time::sleep(SECOND).await;
+        let _ = pushes.send(pushed(&task("t1", "working", every(1_000))));
+    }
+
+    assert!(waiting.is_finished(), "polls: {:?}", scripted.pauses("tasks/get"));
+    assert_eq!(said(&waiting.await.unwrap().unwrap()), "polled");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_push_does_not_bring_the_next_poll_of_a_server_that_asked_for_peace() {
+    let (pushes, stream) = mpsc::unbounded_channel();
+    let stream = std::sync::Mutex::new(Some(stream));
+    let first = pushes.clone();
+    let scripted = Scripted::new(move |asked| match (asked.method.as_str(), asked.nth) {
+        ("tools/call", _) => made(100),
+        ("tasks/get", 0) => Reply::Error(
+            json!({ "code": -32000, "message": "slow down", "data": { "retryAfterMs": 120_000 } }),
+        ),
+        ("tasks/get", _) => completed("t1", "done"),
+        ("subscriptions/listen", 0) => {
+            first.send(agreed(&asked)).unwrap();
+            Reply::Stream(stream.lock().unwrap().take().unwrap())
+        }
+        _ => error(-32601, "no"),
+    });
+    let client = TaskClient::new(scripted.streams(), ());
+    let handle = started(&client).await;
+    let waiting = tokio::spawn(async move { handle.wait(LONG).await });
+    scripted.until_asked("tasks/get", 1).await;
+
+    pushes.send(pushed(&task("t1", "working", every(100)))).unwrap();
+
+    waiting.await.unwrap().unwrap();
+    at_least(&scripted.pauses("tasks/get"), 120 * SECOND);
+}

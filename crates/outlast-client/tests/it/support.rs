@@ -261,20 +261,27 @@ impl Scripted {
     pub(crate) fn streams(&self) -> Server {
         let scripted = self.clone();
         Server::streams("scripted", move || {
-            let scripted = scripted.clone();
-            async move {
-                let (client, server) = tokio::io::duplex(1 << 20);
-                let (theirs, ours) = (tokio::io::split(client), tokio::io::split(server));
-                tokio::spawn(scripted.lines(ours.0, ours.1));
-                Ok(theirs)
-            }
+            let streams = scripted.connect_for(usize::MAX);
+            async move { Ok(streams) }
         })
+    }
+
+    /// Serves a pair of byte streams, until so many requests are answered.
+    pub(crate) fn connect_for(
+        &self,
+        requests: usize,
+    ) -> (tokio::io::ReadHalf<tokio::io::DuplexStream>, tokio::io::WriteHalf<tokio::io::DuplexStream>) {
+        let (client, server) = tokio::io::duplex(1 << 20);
+        let (read, write) = tokio::io::split(server);
+        tokio::spawn(self.clone().lines(read, write, requests));
+        tokio::io::split(client)
     }
 
     async fn lines(
         self,
         read: impl tokio::io::AsyncRead + Unpin,
         mut write: impl tokio::io::AsyncWrite + Unpin,
+        mut requests: usize,
     ) {
         let (answers, mut outgoing) = mpsc::unbounded_channel::<Option<Value>>();
         let mut lines = BufReader::new(read).lines();
@@ -307,6 +314,10 @@ impl Scripted {
                 answer = outgoing.recv() => {
                     let Some(Some(answer)) = answer else { return };
                     write.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
+                    requests -= 1;
+                    if requests == 0 {
+                        return;
+                    }
                 }
             }
         }

@@ -352,3 +352,31 @@ async fn a_deadline_beyond_the_clock_is_none() {
 
     assert_eq!(said(&client.call_tool_with(tool(), within(Duration::MAX)).await.unwrap()), "done");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_push_does_not_end_the_last_look_that_the_time_to_live_allows() {
+    let (pushes, stream) = tokio::sync::mpsc::unbounded_channel();
+    let stream = std::sync::Mutex::new(Some(stream));
+    let scripted = Scripted::new(move |asked| match (asked.method.as_str(), asked.nth) {
+        ("tools/call", _) => created("t1"),
+        ("tasks/get", 0) => ok(task("t1", "working", json!({ "ttlMs": 10_000, "pollIntervalMs": 60_000 }))),
+        ("tasks/get", _) => {
+            let working = task("t1", "working", json!({ "ttlMs": 10_000, "pollIntervalMs": 60_000 }));
+            let push = json!({ "jsonrpc": "2.0", "method": "notifications/tasks", "params": working });
+            let pushes = pushes.clone();
+            Reply::Later(Box::pin(async move {
+                // It was sent before the task ended, and is heard before the answer.
+                pushes.send(push).unwrap();
+                tokio::time::sleep(SECOND).await;
+                completed("t1", "just in time")
+            }))
+        }
+        ("subscriptions/listen", 0) => Reply::Stream(stream.lock().unwrap().take().unwrap()),
+        _ => error(-32601, "no"),
+    });
+    let client = TaskClient::new(scripted.streams(), ());
+
+    let result = client.call_tool(tool()).await.unwrap();
+
+    assert_eq!(said(&result), "just in time");
+}
