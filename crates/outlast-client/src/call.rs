@@ -97,9 +97,17 @@ impl<'c> Call<'c> {
             CallError::new(CallErrorKind::InvalidResponse("the arguments are no JSON".into()))
         })?;
         in_time(until)?;
-        let connection = bounded(until, client.link.connection()).await?;
         let request = client.link.options().request_timeout;
-        let tool = bounded(until, connection.tools.get(&connection, &name, false, request)).await?;
+        let mut is_first = true;
+        let (connection, tool) = loop {
+            let connection = bounded(until, client.link.connection()).await?;
+            match within(until, connection.tools.get(&connection, &name, false, request)).await? {
+                Ok(tool) => break (connection, tool),
+                // It had gone, and nobody had noticed; nothing has been called yet.
+                Err(Failure::Lost(_)) if is_first && connection.is_closed() => is_first = false,
+                Err(failure) => return Err(failure.into_kind().into()),
+            }
+        };
         let asks_for_task =
             connection.generation == Generation::Experimental && tool.takes_task && connection.offers_tasks();
         if asks_for_task {

@@ -191,7 +191,7 @@ impl Connection {
         &self.peer
     }
 
-    fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.peer.is_transport_closed()
     }
 

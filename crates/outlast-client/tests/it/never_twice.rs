@@ -112,6 +112,7 @@ fn say(task: &str, life: u32, key: &str) -> String {
 
 impl World {
     fn note(&mut self, what: impl Into<String>) {
+        assert!(self.log.len() < 100_000, "it never comes to rest");
         self.log.push(format!("{:>8} ms: {}", self.begun.elapsed().as_millis(), what.into()));
     }
 
