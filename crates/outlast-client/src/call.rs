@@ -23,6 +23,7 @@ use crate::{
     pace, pump,
     saved::{Generation, SavedTask},
     schema,
+    tap::User,
     task::{Invalid, Question, Task, read_seed},
     tools::Tool,
 };
@@ -83,6 +84,7 @@ struct Call<'c> {
     /// Whether a task of 2025-11-25 was asked for.
     asks_for_task: bool,
     until: Option<Instant>,
+    handler: Option<User>,
 }
 
 impl<'c> Call<'c> {
@@ -126,6 +128,7 @@ impl<'c> Call<'c> {
             round: 0,
             asks_for_task,
             until,
+            handler: options.handler,
         })
     }
 
@@ -220,6 +223,7 @@ impl<'c> Call<'c> {
             round => format!("{}/{round}", self.key),
         };
         let handle = self.connection.send("tools/call", keyed(self.params.clone(), &key)).await?;
+        let _during = self.handler.clone().map(|handler| self.connection.calls.during(&handle, handler));
         let mut sent = Sent(Some(handle));
         let Some(handle) = &mut sent.0 else { unreachable!("it has just been put there") };
         match tokio::time::timeout(bound, &mut handle.rx).await {
@@ -278,7 +282,7 @@ impl<'c> Call<'c> {
     /// Puts questions that were asked before there is a task. All are put; the first that fails ends the call.
     async fn ask(&self, questions: BTreeMap<String, Question>) -> Result<BTreeMap<String, Value>, CallError> {
         let put = questions.iter().map(|(key, question)| async move {
-            pump::put(&self.connection, question, key)
+            pump::put(&self.connection, self.handler.clone(), question, key)
                 .await
                 .map(|answer| (key.clone(), answer))
                 .map_err(|error: ErrorData| CallErrorKind::Unanswered { key: key.clone(), error })
@@ -325,7 +329,11 @@ impl<'c> Call<'c> {
                 .map(|written| Book::resumed(written.answers, written.delivered))
                 .unwrap_or_default(),
         };
-        let handle = TaskHandle::new(registry.created(link, store.clone(), origin, created));
+        let followed = registry.created(link, store.clone(), origin, created);
+        if let Some(handler) = self.handler {
+            followed.set_handler(handler);
+        }
+        let handle = TaskHandle::new(followed);
         handle.keep().await?;
         Ok(handle)
     }

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::{oneshot::error::RecvError, watch};
 
 use crate::{
+    calls::Calls,
     clock,
     error::CallErrorKind,
     options::ClientOptions,
@@ -43,6 +44,7 @@ pub(crate) struct Connection {
     running: tokio::sync::Mutex<RunningService<RoleClient, Tap>>,
     observed: Arc<Observed>,
     pub(crate) hub: Arc<Hub>,
+    pub(crate) calls: Arc<Calls>,
     pub(crate) user: User,
     pub(crate) generation: Generation,
     /// Whether the server offers tasks, of its generation.
@@ -98,6 +100,7 @@ struct Handshake {
     running: RunningService<RoleClient, Tap>,
     observed: Arc<Observed>,
     hub: Arc<Hub>,
+    calls: Arc<Calls>,
 }
 
 enum HandshakeError {
@@ -107,7 +110,7 @@ enum HandshakeError {
 
 impl Connection {
     async fn open(server: &Server, user: User, options: &ClientOptions) -> Result<Self, Failure> {
-        let Handshake { running, observed, hub } =
+        let Handshake { running, observed, hub, calls } =
             tokio::time::timeout(options.connect_timeout, Self::shake_hands(server, &user))
                 .await
                 .map_err(|_| Failure::Unreached("the handshake took too long".into()))??;
@@ -135,6 +138,7 @@ impl Connection {
             running: tokio::sync::Mutex::new(running),
             observed,
             hub,
+            calls,
             user,
             generation,
             offers_tasks,
@@ -179,11 +183,12 @@ impl Connection {
         let observed = Arc::new(Observed::default());
         let hub = Arc::new(Hub::default());
         let wire = server.connect(observed.clone()).await.map_err(HandshakeError::Connect)?;
-        let tap = Tap { user: user.clone(), hub: hub.clone() };
+        let calls = Arc::new(Calls::default());
+        let tap = Tap { user: user.clone(), hub: hub.clone(), calls: calls.clone() };
         let running = serve_client_with_lifecycle(tap, wire, lifecycle)
             .await
             .map_err(|error| HandshakeError::Serve(Box::new(error)))?;
-        Ok(Handshake { running, observed, hub })
+        Ok(Handshake { running, observed, hub, calls })
     }
 
     /// The SDK's own handle to the server.

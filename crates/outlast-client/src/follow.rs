@@ -27,6 +27,7 @@ use crate::{
     requests,
     saved::{Generation, SavedTask},
     store::HandleStore,
+    tap::User,
     task::Task,
 };
 
@@ -74,6 +75,8 @@ struct State {
     next_look: Instant,
     /// The connection on which the task was last seen to be this one (C38).
     seen_on: Weak<Connection>,
+    /// Who answers the questions of this task, where that is not the client's handler.
+    handler: Option<User>,
     /// The first question that could not be answered while the present pump runs.
     unanswered: Option<CallErrorKind>,
     book: Book,
@@ -141,6 +144,7 @@ impl Followed {
                 is_seed: true,
                 next_look,
                 seen_on,
+                handler: None,
                 unanswered: None,
                 book,
                 replaced: false,
@@ -168,6 +172,16 @@ impl Followed {
     pub(crate) fn age(&self) -> Duration {
         let (taken_up, age) = self.taken_up;
         age.saturating_add(clock::now().duration_since(taken_up))
+    }
+
+    /// Who answers the questions of this task, where that is not the client's handler.
+    pub(crate) fn handler(&self) -> Option<User> {
+        self.state().handler.clone()
+    }
+
+    /// Has the questions of this task answered by another handler than the client's.
+    pub(crate) fn set_handler(&self, handler: User) {
+        self.state().handler = Some(handler);
     }
 
     /// The newest state that was seen.

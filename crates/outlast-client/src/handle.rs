@@ -3,7 +3,10 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures::Stream;
-use rmcp::model::{CallToolResult, JsonObject};
+use rmcp::{
+    ClientHandler,
+    model::{CallToolResult, JsonObject},
+};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -102,6 +105,21 @@ impl TaskHandle {
     /// sense.
     pub async fn wait(&self, deadline: Option<Duration>) -> Result<CallToolResult, CallError> {
         self.wait_until(deadline.and_then(|deadline| clock::now().checked_add(deadline)), None).await
+    }
+
+    /// Waits as [`wait`](Self::wait) does, and tells each new state to a listener.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    pub async fn wait_with(
+        &self,
+        deadline: Option<Duration>,
+        listener: impl Fn(&Task) + Send + Sync + 'static,
+    ) -> Result<CallToolResult, CallError> {
+        let until = deadline.and_then(|deadline| clock::now().checked_add(deadline));
+        let listener: OnUpdate = Arc::new(listener);
+        self.wait_until(until, Some(&listener)).await
     }
 
     pub(crate) async fn wait_until(
@@ -225,6 +243,13 @@ impl TaskHandle {
         }
         self.refuse_if_replaced()?;
         self.followed.cancel().await.map_err(|error| self.fail(error.into_kind()))
+    }
+
+    /// Puts the questions of this task to this handler from now on, and not to the client's.
+    #[must_use]
+    pub fn with_handler(self, handler: impl ClientHandler) -> Self {
+        self.followed.set_handler(Arc::new(handler));
+        self
     }
 
     /// Lets the task go on alone. The same as dropping the handle, said aloud.

@@ -29,6 +29,7 @@
 
 mod book;
 mod call;
+mod calls;
 mod client;
 mod clock;
 mod connection;

@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use rmcp::{ClientHandler, RoleClient, service::DynService};
+
 use crate::task::Task;
 
 /// The limits and paces of a client. The defaults suit most.
@@ -56,6 +58,8 @@ pub struct CallOptions {
     pub ttl_ms: Option<u64>,
     /// Is told each new state of the task.
     pub on_update: Option<OnUpdate>,
+    /// Who answers what the server asks during this call and in its task, and hears of its progress.
+    pub(crate) handler: Option<Arc<dyn DynService<RoleClient>>>,
 }
 
 /// A listener to the states of a task.
@@ -87,6 +91,14 @@ impl CallOptions {
     #[must_use]
     pub fn with_on_update(mut self, listener: impl Fn(&Task) + Send + Sync + 'static) -> Self {
         self.on_update = Some(Arc::new(listener));
+        self
+    }
+
+    /// Puts what the server asks during this call and in its task to this handler, and not to the client's. What the client
+    /// declares stays what its own handler declares.
+    #[must_use]
+    pub fn with_handler(mut self, handler: impl ClientHandler) -> Self {
+        self.handler = Some(Arc::new(handler));
         self
     }
 }

@@ -26,7 +26,7 @@ use crate::{
     push::{self, Push},
     requests,
     saved::Generation,
-    tap::Heard,
+    tap::{Heard, User},
     task::{Question, Task},
 };
 
@@ -486,7 +486,7 @@ impl Held {
                 }
             }
         };
-        match put(&connection, &question, &self.key).await {
+        match put(&connection, self.followed.handler(), &question, &self.key).await {
             Ok(answer) => {
                 self.followed.answered(&self.key, self.prompt, answer).await;
             }
@@ -503,7 +503,13 @@ impl Drop for Held {
 }
 
 /// Puts a question to the user's handler, as it would be put if the server had sent it by itself (S30).
-pub(crate) async fn put(connection: &Connection, question: &Question, key: &str) -> Result<Value, ErrorData> {
+pub(crate) async fn put(
+    connection: &Connection,
+    handler: Option<User>,
+    question: &Question,
+    key: &str,
+) -> Result<Value, ErrorData> {
+    let handler = handler.unwrap_or_else(|| connection.user.clone());
     let Some(request) = question.request() else {
         return Err(ErrorData::invalid_request("the question is of no kind that a task may ask", None));
     };
@@ -511,7 +517,7 @@ pub(crate) async fn put(connection: &Connection, question: &Question, key: &str)
         return Err(refusal);
     }
     let context = RequestContext::new(RequestId::String(key.into()), connection.peer().clone());
-    let handled = AssertUnwindSafe(connection.user.handle_request(request, context)).catch_unwind().await;
+    let handled = AssertUnwindSafe(handler.handle_request(request, context)).catch_unwind().await;
     match handled {
         Ok(Ok(ClientResult::EmptyResult(_) | ClientResult::CustomResult(_))) | Err(_) => {
             Err(ErrorData::internal_error("the handler of the question failed", None))

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::{
+    calls::Calls,
     task::{Invalid, Task, read_task},
     wire::{RawNotification, raw_notification},
 };
@@ -28,6 +29,7 @@ pub(crate) type User = Arc<dyn DynService<RoleClient>>;
 pub(crate) struct Tap {
     pub(crate) user: User,
     pub(crate) hub: Arc<Hub>,
+    pub(crate) calls: Arc<Calls>,
 }
 
 impl Service<RoleClient> for Tap {
@@ -36,7 +38,10 @@ impl Service<RoleClient> for Tap {
         request: ServerRequest,
         context: RequestContext<RoleClient>,
     ) -> Result<ClientResult, ErrorData> {
-        self.user.handle_request(request, context).await
+        match self.calls.asked(&context)? {
+            Some(handler) => handler.handle_request(request, context).await,
+            None => self.user.handle_request(request, context).await,
+        }
     }
 
     async fn handle_notification(
@@ -55,7 +60,16 @@ impl Service<RoleClient> for Tap {
             }
             None => notification,
         };
-        self.user.handle_notification(notification, context).await
+        let during = match &notification {
+            ServerNotification::ProgressNotification(progress) => {
+                self.calls.told(&progress.params.progress_token)
+            }
+            _ => None,
+        };
+        match during {
+            Some(handler) => handler.handle_notification(notification, context).await,
+            None => self.user.handle_notification(notification, context).await,
+        }
     }
 
     fn get_info(&self) -> ClientConfig {

@@ -1,0 +1,177 @@
+//! One call, made at an upstream as the work of a task.
+
+use std::sync::Arc;
+
+use outlast::{StepError, TaskContext};
+use outlast_client::{CallError, CallErrorKind, CallOptions, SavedTask, Started, TaskHandle};
+use rmcp::{
+    ErrorData,
+    model::{CallToolRequestParams, CallToolResult, ErrorCode},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    bridge::Bridge,
+    upstream::{Upstream, unreachable_upstream},
+};
+
+/// The step that says that the call was made, so that it is not made twice.
+const SENT: &str = "sent";
+/// The step that holds what the call brought.
+const CALLED: &str = "called";
+
+/// What a call brought, as the journal keeps it.
+#[derive(Debug, Serialize, Deserialize)]
+enum Called {
+    Result(CallToolResult),
+    Refused(ErrorData),
+    /// The upstream made a task of it; the handle is what another process needs to go on with it.
+    Task(String),
+}
+
+/// Makes a call at an upstream, once.
+///
+/// A gateway that stopped in the middle of a call cannot know what became of it. The call is made again where its tool says
+/// that this is harmless, and is `failed` otherwise; a task that the upstream made of it is followed again.
+pub(crate) async fn call(
+    upstream: &Upstream,
+    context: TaskContext,
+    request: CallToolRequestParams,
+) -> Result<CallToolResult, ErrorData> {
+    let tool = request.name.to_string();
+    let mut is_first = false;
+    let sent = || {
+        is_first = true;
+        async { Ok(()) }
+    };
+    context.step(SENT, sent).await?;
+    let may_call = is_first || upstream.may_repeat(&tool).await;
+
+    let bridge = Arc::new(Bridge::new(context.clone()));
+    let make = || async {
+        if !may_call {
+            return Err(StepError::last(
+                "the gateway stopped while the call ran, and its tool may not be called twice: the outcome is unknown",
+            ));
+        }
+        start(upstream, &context, bridge.clone(), request.clone()).await
+    };
+    let called = tokio::select! {
+        called = context.step(CALLED, make) => called?,
+        // Dropped, the call is cancelled at the upstream.
+        () = context.cancelled() => return Err(context.cancel_error()),
+    };
+    match called {
+        Called::Result(result) => Ok(result),
+        Called::Refused(error) => Err(error),
+        Called::Task(saved) => follow(upstream, &context, bridge, &saved).await,
+    }
+}
+
+async fn start(
+    upstream: &Upstream,
+    context: &TaskContext,
+    bridge: Arc<Bridge>,
+    request: CallToolRequestParams,
+) -> Result<Called, StepError> {
+    // A key that is the same on every attempt, for upstreams that know what to do with it.
+    let options = CallOptions::default().with_idempotency_key(context.step_id(CALLED)).with_handler(bridge);
+    match upstream.client().start_tool_with(request, options).await {
+        Ok(Started::Ready(result)) => Ok(Called::Result(result)),
+        Ok(Started::Task(handle)) => Ok(Called::Task(handle.to_json())),
+        Ok(_) => Err(StepError::last("the upstream answered with something that this gateway does not know")),
+        Err(error) => Ok(match error.handle() {
+            Some(handle) => Called::Task(handle.to_json()),
+            // An error is what the call came to, and so is kept like a result.
+            None => Called::Refused(refusal(error.kind())),
+        }),
+    }
+}
+
+/// Follows a task of the upstream to its end.
+async fn follow(
+    upstream: &Upstream,
+    context: &TaskContext,
+    bridge: Arc<Bridge>,
+    saved: &str,
+) -> Result<CallToolResult, ErrorData> {
+    let saved =
+        SavedTask::from_json(saved).map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+    let handle =
+        upstream.client().resume(saved).await.map_err(|error| refusal(error.kind()))?.with_handler(bridge);
+    let said = context.clone();
+    let wait = handle.wait_with(None, move |task| {
+        if let Some(message) = &task.message {
+            said.status(message);
+        }
+    });
+    tokio::pin!(wait);
+    tokio::select! {
+        result = &mut wait => return outcome(result, context),
+        () = context.cancelled() => cancel(&handle).await,
+    }
+    // The upstream decides how a task ends that was asked to (S22).
+    outcome(wait.await, context)
+}
+
+async fn cancel(handle: &TaskHandle) {
+    if let Err(error) = handle.cancel().await {
+        tracing::warn!(%error, "a task of an upstream could not be cancelled");
+    }
+}
+
+fn outcome(
+    result: Result<CallToolResult, CallError>,
+    context: &TaskContext,
+) -> Result<CallToolResult, ErrorData> {
+    result.map_err(|error| match error.kind() {
+        CallErrorKind::Cancelled(_) if context.is_cancelled() => context.cancel_error(),
+        kind => refusal(kind),
+    })
+}
+
+/// What the caller is told of an end without a result. Nothing of the upstream's address is in it.
+fn refusal(kind: &CallErrorKind) -> ErrorData {
+    match kind {
+        CallErrorKind::Failed(error) | CallErrorKind::Unanswered { error, .. } => error.clone(),
+        CallErrorKind::Connection(why) => {
+            tracing::warn!(why, "an upstream cannot be reached");
+            unreachable_upstream()
+        }
+        CallErrorKind::OutcomeUnknown(why) => {
+            tracing::warn!(why, "an upstream was lost in the middle of a call");
+            ErrorData::internal_error(
+                "the server behind this gateway ended in the middle of the call; whether the call was carried out is unknown",
+                None,
+            )
+        }
+        CallErrorKind::Busy(delay) => {
+            let data = delay.map(|delay| serde_json::json!({ "retryAfterMs": delay.as_millis() }));
+            ErrorData::new(ErrorCode(-32000), "the server behind this gateway takes no more calls now", data)
+        }
+        other => ErrorData::internal_error(format!("the server behind this gateway: {other}"), None),
+    }
+}
+
+/// The parameters as the upstream gets them: under its own name of the tool, and without what is between the caller and the
+/// gateway.
+pub(crate) fn for_upstream(mut request: CallToolRequestParams, tool: &str) -> CallToolRequestParams {
+    request.name = tool.to_owned().into();
+    request.input_responses = None;
+    request.request_state = None;
+    if let Some(meta) = &mut request.meta {
+        for own in OWN_META {
+            meta.0.0.remove(*own);
+        }
+    }
+    request
+}
+
+/// What the SDK and the client write anew for each hop.
+const OWN_META: &[&str] = &[
+    "io.modelcontextprotocol/protocolVersion",
+    "io.modelcontextprotocol/clientInfo",
+    "io.modelcontextprotocol/clientCapabilities",
+    "progressToken",
+    "outlast/idempotencyKey",
+];

@@ -1,0 +1,508 @@
+//! The gateway as a server: what is about tools becomes a task, and all else is passed on.
+
+#![deny(
+    clippy::missing_trait_methods,
+    reason = "a new method of the SDK must not fall to its default unseen"
+)]
+#![allow(deprecated, reason = "what the SDK deprecates is passed on for as long as it exists")]
+
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
+};
+
+use outlast::{BuildError, Config, Recovery, Start, Store, TaskContext, TaskServer, TaskTool};
+use rmcp::{
+    ErrorData, RoleServer, ServerHandler,
+    model::{
+        CallToolRequestParams, CallToolResponse, CancelTaskParams, CancelledNotificationParam, ClientRequest,
+        CompleteRequestParams, CompleteResult, CustomNotification, CustomRequest, CustomResult,
+        DiscoverResult, GetPromptRequestParams, GetPromptResponse, GetSkillRequestParams, GetSkillResult,
+        GetTaskParams, GetTaskResult, Implementation, InitializeRequestParams, InitializeResult,
+        ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListSkillsResult,
+        ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion,
+        ReadResourceDirectoryRequestParams, ReadResourceDirectoryResult, ReadResourceRequestParams,
+        ReadResourceResponse, Reference, ServerCapabilities, ServerConfig, ServerResult,
+        SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
+        UpdateTaskParams,
+    },
+    service::{NotificationContext, RequestContext, ServiceError, SubscriptionContext},
+};
+
+use crate::{
+    call, hold, names,
+    upstream::{Upstream, unreachable_upstream},
+};
+
+/// What a gateway does beyond passing on.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct GatewayOptions {
+    /// When a call becomes a task, for callers who can follow one. After three seconds by default.
+    pub start: Start,
+    /// How long the call of a caller is held open who knows nothing of tasks. 50 s by default: hosts cut calls at 60.
+    pub hold: Duration,
+}
+
+impl Default for GatewayOptions {
+    fn default() -> Self {
+        Self { start: Start::After(Duration::from_secs(3)), hold: Duration::from_secs(50) }
+    }
+}
+
+/// A server in front of servers. See the crate's page.
+#[derive(Clone, Debug)]
+pub struct Gateway {
+    pub(crate) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) upstreams: Vec<Upstream>,
+    pub(crate) options: GatewayOptions,
+    /// What the gateway says of itself: what its upstreams can.
+    info: ServerConfig,
+    /// The server that wraps the gateway, through which calls of callers without tasks become tasks as well.
+    pub(crate) server: OnceLock<TaskServer<Gateway>>,
+    /// The work that such callers were told goes on, by what they asked for.
+    pub(crate) held: Mutex<HashMap<[u8; 32], String>>,
+}
+
+impl Gateway {
+    /// Puts a gateway in front of upstreams, and makes its slow calls tasks of `store`.
+    ///
+    /// Each upstream is asked what it can. One that cannot be reached now is taken to have tools, and reached later.
+    ///
+    /// # Errors
+    /// What [`TaskServer`]'s builder refuses.
+    pub async fn serve(
+        upstreams: Vec<Upstream>,
+        options: GatewayOptions,
+        store: Arc<dyn Store>,
+        mut config: Config,
+    ) -> Result<TaskServer<Self>, BuildError> {
+        let info = introduce(&upstreams).await;
+        let mut builder_tools = Vec::new();
+        for upstream in &upstreams {
+            for (tool, policy) in upstream.policies() {
+                let mut task = usual(policy.start.unwrap_or(options.start));
+                if let Some(deadline) = policy.deadline {
+                    task = task.deadline(deadline);
+                }
+                builder_tools.push((names::outside(upstream.name(), tool), task));
+            }
+        }
+        // The upstream waits with the call, so nothing would be saved by dropping the gateway's half of it.
+        config.park_after = Duration::MAX;
+        let inner = Inner {
+            upstreams,
+            info,
+            server: OnceLock::new(),
+            held: Mutex::default(),
+            options: options.clone(),
+        };
+        let gateway = Self { inner: Arc::new(inner) };
+        let mut builder = TaskServer::builder(gateway.clone())
+            .shared_store(store)
+            .config(config)
+            .default_tool(usual(options.start));
+        for (name, tool) in builder_tools {
+            builder = builder.tool(name, tool);
+        }
+        let server = builder.build().await?;
+        let _ = gateway.inner.server.set(server.clone());
+        Ok(server)
+    }
+
+    fn named<'n>(&self, name: &'n str) -> Option<(&Upstream, &'n str)> {
+        self.inner
+            .upstreams
+            .iter()
+            .find_map(|upstream| Some((upstream, names::inside(upstream.name(), name)?)))
+    }
+}
+
+/// One page of a list that goes through all upstreams. An upstream that cannot be reached, or has no such list, is passed
+/// over, so that it hides no other.
+macro_rules! page {
+    ($gateway:expr, $request:expr, $list:ident, $items:ident, |$upstream:ident, $item:ident| $each:expr) => {{
+        let upstreams = &$gateway.inner.upstreams;
+        let cursor = $request.as_ref().and_then(|request| request.cursor.as_deref());
+        let (first, mut theirs) = names::read_cursor(cursor)
+            .ok_or_else(|| ErrorData::invalid_params("the cursor is none that this server gave", None))?;
+        let mut found = (Vec::new(), None);
+        for (n, $upstream) in upstreams.iter().enumerate().skip(first) {
+            let params = PaginatedRequestParams::default().with_cursor(theirs.take());
+            let page = match $upstream.peer().await {
+                Ok(peer) => peer.$list(Some(params)).await.map_err(answered),
+                Err(error) => Err(error),
+            };
+            match page {
+                Ok(mut page) => {
+                    for $item in &mut page.$items {
+                        $each
+                    }
+                    let more = n + 1 < upstreams.len();
+                    let next = match page.next_cursor {
+                        Some(next) => Some(names::cursor(n, Some(&next))),
+                        None => more.then(|| names::cursor(n + 1, None)),
+                    };
+                    found = (page.$items, next);
+                    break;
+                }
+                Err(error) if upstreams.len() == 1 => return Err(error),
+                Err(error) => tracing::warn!(?error, upstream = $upstream.name(), "a list was passed over"),
+            }
+        }
+        found
+    }};
+}
+
+/// Asks each upstream in turn for what only one of them has; the last refusal is the answer where none has it.
+macro_rules! first {
+    ($gateway:expr, $peer:ident => $ask:expr) => {{
+        let mut refusal = unreachable_upstream();
+        for upstream in &$gateway.inner.upstreams {
+            match upstream.peer().await {
+                Ok($peer) => match $ask.await {
+                    Ok(answer) => return Ok(answer),
+                    Err(error) => refusal = answered(error),
+                },
+                Err(error) => refusal = error,
+            }
+        }
+        Err(refusal)
+    }};
+}
+
+/// What calls of a tool become. That a call is not made twice is for the call itself to see to.
+fn usual(start: Start) -> TaskTool {
+    TaskTool::optional().start(start).recovery(Recovery::Rerun)
+}
+
+/// What the upstreams can, put together.
+async fn introduce(upstreams: &[Upstream]) -> ServerConfig {
+    let infos = futures::future::join_all(upstreams.iter().map(Upstream::info)).await;
+    let mut capabilities = ServerCapabilities::default();
+    capabilities.tools = Some(Default::default());
+    let mut instructions = Vec::new();
+    for (upstream, info) in upstreams.iter().zip(infos) {
+        let Some(info) = info else {
+            tracing::warn!(upstream = upstream.name(), "an upstream cannot be reached yet");
+            continue;
+        };
+        let theirs = info.capabilities;
+        capabilities.tools = theirs.tools.or(capabilities.tools);
+        capabilities.prompts = theirs.prompts.or(capabilities.prompts);
+        capabilities.resources = theirs.resources.or(capabilities.resources);
+        capabilities.completions = theirs.completions.or(capabilities.completions);
+        capabilities.logging = theirs.logging.or(capabilities.logging);
+        instructions.extend(info.instructions);
+    }
+    let mut info = ServerConfig::new(capabilities)
+        .with_server_info(Implementation::new("outlast-gateway", env!("CARGO_PKG_VERSION")));
+    if !instructions.is_empty() {
+        info = info.with_instructions(instructions.join("\n\n"));
+    }
+    info
+}
+
+/// An upstream's answer that is an error is the gateway's answer, too; one that did not come is told without its reason.
+fn answered(error: ServiceError) -> ErrorData {
+    match error {
+        ServiceError::McpError(error) => error,
+        other => {
+            tracing::warn!(error = %other, "an upstream gave no answer");
+            unreachable_upstream()
+        }
+    }
+}
+
+fn unknown(what: &str) -> ErrorData {
+    ErrorData::invalid_params(format!("this server has no such {what}"), None)
+}
+
+impl ServerHandler for Gateway {
+    fn get_info(&self) -> ServerConfig {
+        self.inner.info.clone()
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let task = TaskContext::from_request(&context);
+        if !task.is_task() {
+            return hold::call(self, request, context).await;
+        }
+        let name = request.name.to_string();
+        let (upstream, tool) = self.named(&name).ok_or_else(|| unknown("tool"))?;
+        let request = call::for_upstream(request, tool);
+        call::call(upstream, task, request).await.map(Into::into)
+    }
+
+    async fn list_tools(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let (mut tools, next) = page!(self, request, list_tools, tools, |upstream, tool| {
+            upstream.learn(tool);
+            tool.name = names::outside(upstream.name(), &tool.name).into();
+        });
+        if next.is_none() && !hold::declares(&context) {
+            tools.extend(hold::tools());
+        }
+        let mut result = ListToolsResult::with_all_items(tools);
+        result.next_cursor = next;
+        Ok(result)
+    }
+
+    fn get_tool(&self, _name: &str) -> Option<Tool> {
+        // The wrapper learns tools from the list; what it would do with one here is settled for all alike.
+        None
+    }
+
+    async fn list_prompts(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        let (prompts, next) = page!(self, request, list_prompts, prompts, |upstream, prompt| {
+            prompt.name = names::outside(upstream.name(), &prompt.name);
+        });
+        let mut result = ListPromptsResult::with_all_items(prompts);
+        result.next_cursor = next;
+        Ok(result)
+    }
+
+    async fn get_prompt(
+        &self,
+        mut request: GetPromptRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        let name = request.name.clone();
+        let (upstream, prompt) = self.named(&name).ok_or_else(|| unknown("prompt"))?;
+        request.name = prompt.to_owned();
+        upstream.peer().await?.get_prompt_once(request).await.map_err(answered)
+    }
+
+    async fn list_resources(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let (resources, next) = page!(self, request, list_resources, resources, |upstream, _resource| {});
+        let mut result = ListResourcesResult::with_all_items(resources);
+        result.next_cursor = next;
+        Ok(result)
+    }
+
+    async fn list_resource_templates(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        let (templates, next) =
+            page!(self, request, list_resource_templates, resource_templates, |upstream, _template| {});
+        let mut result = ListResourceTemplatesResult::with_all_items(templates);
+        result.next_cursor = next;
+        Ok(result)
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        first!(self, peer => peer.read_resource_once(request.clone()))
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        first!(self, peer => peer.subscribe(request.clone()))
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        first!(self, peer => peer.unsubscribe(request.clone()))
+    }
+
+    async fn complete(
+        &self,
+        mut request: CompleteRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        if let Reference::Prompt(reference) = &mut request.r#ref {
+            let name = reference.name.clone();
+            let (upstream, prompt) = self.named(&name).ok_or_else(|| unknown("prompt"))?;
+            reference.name = prompt.to_owned();
+            return upstream.peer().await?.complete(request).await.map_err(answered);
+        }
+        first!(self, peer => peer.complete(request.clone()))
+    }
+
+    async fn set_level(
+        &self,
+        request: SetLevelRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        for upstream in &self.inner.upstreams {
+            if let Ok(peer) = upstream.peer().await
+                && let Err(error) = peer.set_level(request.clone()).await
+            {
+                tracing::debug!(%error, upstream = upstream.name(), "an upstream takes no log level");
+            }
+        }
+        Ok(())
+    }
+
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        let mut refusal = unreachable_upstream();
+        for upstream in &self.inner.upstreams {
+            let theirs = CustomRequest::new(request.method.clone(), request.params.clone());
+            let answer = match upstream.peer().await {
+                Ok(peer) => peer.send_request(ClientRequest::CustomRequest(theirs)).await.map_err(answered),
+                Err(error) => Err(error),
+            };
+            match answer {
+                Ok(ServerResult::CustomResult(result)) => return Ok(result),
+                Ok(other) => return Ok(CustomResult::new(serde_json::to_value(other).unwrap_or_default())),
+                Err(error) => refusal = error,
+            }
+        }
+        Err(refusal)
+    }
+
+    async fn list_skills(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListSkillsResult, ErrorData> {
+        first!(self, peer => peer.list_skills(request.clone()))
+    }
+
+    async fn get_skill(
+        &self,
+        request: GetSkillRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<GetSkillResult, ErrorData> {
+        first!(self, peer => peer.get_skill(request.clone()))
+    }
+
+    async fn read_resource_directory(
+        &self,
+        request: ReadResourceDirectoryRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceDirectoryResult, ErrorData> {
+        first!(self, peer => peer.read_resource_directory(request.clone()))
+    }
+
+    async fn initialize(
+        &self,
+        request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        if context.peer.peer_info().is_none() {
+            context.peer.set_peer_info(request.clone());
+        }
+        self.negotiate_initialize(&request)
+    }
+
+    fn negotiate_initialize(&self, request: &InitializeRequestParams) -> Result<InitializeResult, ErrorData> {
+        Negotiated(self.get_info()).negotiate_initialize(request)
+    }
+
+    async fn discover(&self, context: RequestContext<RoleServer>) -> Result<DiscoverResult, ErrorData> {
+        Negotiated(self.get_info()).discover(context).await
+    }
+
+    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
+        Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS)
+    }
+
+    async fn ping(&self, _context: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        Ok(())
+    }
+
+    fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        Negotiated(self.get_info()).accepted_subscription_filter(requested)
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        Negotiated(self.get_info()).listen(context).await
+    }
+
+    // The wrapper serves tasks itself.
+    async fn get_task(
+        &self,
+        _request: GetTaskParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        Err(unknown("task"))
+    }
+
+    async fn update_task(
+        &self,
+        _request: UpdateTaskParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        Err(unknown("task"))
+    }
+
+    async fn cancel_task(
+        &self,
+        _request: CancelTaskParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        Err(unknown("task"))
+    }
+
+    async fn on_cancelled(
+        &self,
+        _params: CancelledNotificationParam,
+        _context: NotificationContext<RoleServer>,
+    ) {
+    }
+
+    async fn on_progress(
+        &self,
+        _params: ProgressNotificationParam,
+        _context: NotificationContext<RoleServer>,
+    ) {
+    }
+
+    async fn on_initialized(&self, _context: NotificationContext<RoleServer>) {}
+
+    async fn on_roots_list_changed(&self, _context: NotificationContext<RoleServer>) {}
+
+    async fn on_custom_notification(
+        &self,
+        _params: CustomNotification,
+        _context: NotificationContext<RoleServer>,
+    ) {
+    }
+}
+
+/// A handler that is nothing but its description, for what the SDK derives from one.
+struct Negotiated(ServerConfig);
+
+#[allow(clippy::missing_trait_methods, reason = "the defaults are what it is for")]
+impl ServerHandler for Negotiated {
+    fn get_info(&self) -> ServerConfig {
+        self.0.clone()
+    }
+}
