@@ -149,7 +149,8 @@ impl Connection {
     }
 
     /// Begins with `server/discover`, and goes back to `initialize` where the server does not know it. The SDK sees that by the
-    /// error of the answer, or when none comes; here also servers count that answer with something else, or hang up.
+    /// error of the answer, or when none comes; here also servers count that answer with something else, hang up, or know
+    /// `server/discover` and no version that has it.
     async fn shake_hands(server: &Server, user: &User) -> Result<Handshake, Failure> {
         let lifecycle = ClientLifecycleMode::Auto {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],
@@ -162,6 +163,7 @@ impl Connection {
                     ClientInitializeError::ExpectedInitResult(_)
                         | ClientInitializeError::ExpectedInitResponse(_)
                         | ClientInitializeError::UncorrelatedErrorResponse { .. }
+                        | ClientInitializeError::NoCompatibleProtocolVersion { .. }
                         | ClientInitializeError::ConnectionClosed(_)
                 ) =>
             {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use outlast::{StepError, TaskContext};
 use outlast_client::{CallError, CallErrorKind, CallOptions, SavedTask, Started, TaskHandle};
 use rmcp::{
@@ -33,7 +34,17 @@ enum Called {
 ///
 /// A gateway that stopped in the middle of a call cannot know what became of it. The call is made again where its tool says
 /// that this is harmless, and is `failed` otherwise; a task that the upstream made of it is followed again.
-pub(crate) async fn call(
+///
+/// Boxed, because it is far larger than any other request that the gateway passes on.
+pub(crate) fn call(
+    upstream: &Upstream,
+    context: TaskContext,
+    request: CallToolRequestParams,
+) -> BoxFuture<'_, Result<CallToolResult, ErrorData>> {
+    Box::pin(make(upstream, context, request))
+}
+
+async fn make(
     upstream: &Upstream,
     context: TaskContext,
     request: CallToolRequestParams,
@@ -48,7 +59,7 @@ pub(crate) async fn call(
     let may_call = is_first || upstream.may_repeat(&tool).await;
 
     let bridge = Arc::new(Bridge::new(context.clone()));
-    let make = || async {
+    let made = || async {
         if !may_call {
             return Err(StepError::last(
                 "the gateway stopped while the call ran, and its tool may not be called twice: the outcome is unknown",
@@ -57,7 +68,7 @@ pub(crate) async fn call(
         start(upstream, &context, bridge.clone(), request.clone()).await
     };
     let called = tokio::select! {
-        called = context.step(CALLED, make) => called?,
+        called = context.step(CALLED, made) => called?,
         // Dropped, the call is cancelled at the upstream.
         () = context.cancelled() => return Err(context.cancel_error()),
     };

@@ -27,7 +27,8 @@ impl TaskContext {
         Fut: Future<Output = Result<T, StepError>>,
     {
         let mut work = Some(work);
-        self.steps(key, &StepOptions::new(), || work.take().map(|work| work())).await
+        // Boxed, so that work of any size costs the futures around it no more than a pointer.
+        self.steps(key, &StepOptions::new(), || work.take().map(|work| Box::pin(work()))).await
     }
 
     /// Does `work` once, as [`TaskContext::step`] does, and tries again when it fails, as `options` say.
@@ -55,7 +56,7 @@ impl TaskContext {
         F: FnMut() -> Fut,
         Fut: Future<Output = Result<T, StepError>>,
     {
-        self.steps(key, &options, || Some(work())).await
+        self.steps(key, &options, || Some(Box::pin(work()))).await
     }
 
     async fn steps<T, F, Fut>(&self, key: &str, options: &StepOptions, mut work: F) -> Result<T, StepError>

@@ -1,0 +1,167 @@
+//! What calls through a gateway come to.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use outlast::Start;
+use outlast_client::{CallErrorKind, Started, TaskClient};
+use outlast_gateway::Upstream;
+use rmcp::{
+    ClientHandler, RoleClient,
+    model::{
+        CallToolRequestParams, ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult,
+        ElicitationAction, ErrorData, Implementation,
+    },
+    service::{RequestContext, ServiceExt},
+};
+use serde_json::json;
+
+use crate::support::{Plain, gateway, serve, streams, text};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Says a name to whoever asks.
+struct Person;
+
+impl ClientHandler for Person {
+    async fn create_elicitation(
+        &self,
+        _request: ElicitRequestParams,
+        _context: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        Ok(ElicitResult::new(ElicitationAction::Accept).with_content(json!({ "name": "Ada" })))
+    }
+
+    fn get_info(&self) -> ClientConfig {
+        let capabilities = ClientCapabilities::builder().enable_elicitation().build();
+        ClientConfig::new(capabilities, Implementation::new("test", "1"))
+    }
+}
+
+fn upstream(plain: &Plain) -> Upstream {
+    Upstream::only(streams("upstream", plain.clone()))
+}
+
+#[tokio::test]
+async fn a_quick_call_passes_through() {
+    let server = gateway(upstream(&Plain::default()), Start::After(LONG), LONG).await;
+    let client = TaskClient::new(streams("gateway", server), Person);
+
+    let mut params = CallToolRequestParams::new("quick");
+    params.arguments = json!({ "a": 1 }).as_object().cloned();
+    let result = client.call_tool(params).await.unwrap();
+
+    assert_eq!(text(&result), r#"quick {"a":1}"#);
+}
+
+#[tokio::test]
+async fn a_slow_call_is_a_task_whose_status_is_the_upstreams_progress() {
+    let plain = Plain::default();
+    let server = gateway(upstream(&plain), Start::Now, LONG).await;
+    let client = TaskClient::new(streams("gateway", server), Person);
+
+    let Started::Task(task) = client.start_tool(CallToolRequestParams::new("slow")).await.unwrap() else {
+        panic!("no task")
+    };
+    let go = plain.go.clone();
+    let result = task
+        .wait_with(Some(LONG), move |task| {
+            if task.message.as_deref().is_some_and(|message| message.contains("half of it")) {
+                go.notify_one();
+            }
+        })
+        .await
+        .unwrap();
+
+    assert_eq!(text(&result), "slow");
+    assert_eq!(plain.calls.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn what_an_upstream_asks_is_a_question_of_the_task() {
+    let server = gateway(upstream(&Plain::default()), Start::Now, LONG).await;
+    let client = TaskClient::new(streams("gateway", server), Person);
+
+    let result = client.call_tool(CallToolRequestParams::new("asks")).await.unwrap();
+
+    assert_eq!(text(&result), r#"{"name":"Ada"}"#);
+}
+
+#[tokio::test]
+async fn a_cancel_reaches_the_upstream() {
+    let plain = Plain::default();
+    let server = gateway(upstream(&plain), Start::Now, LONG).await;
+    let client = TaskClient::new(streams("gateway", server), Person);
+    let Started::Task(task) = client.start_tool(CallToolRequestParams::new("slow")).await.unwrap() else {
+        panic!("no task")
+    };
+    while plain.calls.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+
+    task.cancel().await.unwrap();
+    let error = task.wait(Some(LONG)).await.unwrap_err();
+
+    assert!(matches!(error.kind(), CallErrorKind::Cancelled(_)), "{error}");
+    while plain.cancelled.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_caller_without_tasks_has_the_call_held_open_and_is_asked() {
+    let server = gateway(upstream(&Plain::default()), Start::Now, LONG).await;
+    let client = Person.serve(serve(server)).await.unwrap();
+
+    let result = client.peer().call_tool(CallToolRequestParams::new("asks")).await.unwrap();
+
+    assert_eq!(text(&result), r#"{"name":"Ada"}"#);
+    let tools = client.peer().list_all_tools().await.unwrap();
+    assert!(tools.iter().any(|tool| tool.name == "task_result"));
+}
+
+#[tokio::test]
+async fn past_the_hold_the_work_goes_on_and_is_asked_for() {
+    let plain = Plain::default();
+    let server = gateway(upstream(&plain), Start::Now, Duration::from_millis(50)).await;
+    let client = Person.serve(serve(server)).await.unwrap();
+
+    let told = text(&client.peer().call_tool(CallToolRequestParams::new("slow")).await.unwrap());
+    assert!(told.contains("task_result"), "{told}");
+    // The same call again waits for the same work.
+    let again = text(&client.peer().call_tool(CallToolRequestParams::new("slow")).await.unwrap());
+    assert_eq!(again, told);
+    assert_eq!(plain.calls.load(Ordering::SeqCst), 1);
+
+    plain.go.notify_one();
+    let id = told.split("id is ").nth(1).unwrap().split('.').next().unwrap().to_owned();
+    let mut ask = CallToolRequestParams::new("task_result");
+    ask.arguments = json!({ "task": id }).as_object().cloned();
+    let mut result = client.peer().call_tool(ask.clone()).await.unwrap();
+    while text(&result) != "slow" {
+        result = client.peer().call_tool(ask.clone()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_tools_of_several_upstreams_carry_their_names() {
+    let server = outlast_gateway::Gateway::serve(
+        vec![
+            Upstream::named("a", streams("a", Plain::default())),
+            Upstream::named("b", streams("b", Plain::default())),
+        ],
+        outlast_gateway::GatewayOptions::default(),
+        std::sync::Arc::new(outlast::MemoryStore::new(outlast::SystemClock::default())),
+        outlast::Config::default(),
+    )
+    .await
+    .unwrap();
+    let client = TaskClient::new(streams("gateway", server), Person);
+
+    let tools = client.peer().await.unwrap().list_all_tools().await.unwrap();
+    let names: Vec<_> = tools.iter().map(|tool| tool.name.to_string()).collect();
+    assert!(names.contains(&"a__quick".to_owned()) && names.contains(&"b__slow".to_owned()), "{names:?}");
+    assert!(!names.contains(&"task_result".to_owned()), "callers with tasks need none of those");
+
+    let result = client.call_tool(CallToolRequestParams::new("b__quick")).await.unwrap();
+    assert_eq!(text(&result), "quick null");
+}

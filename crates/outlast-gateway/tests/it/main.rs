@@ -1,0 +1,6 @@
+//! The gateway between real clients and real servers of the SDK, over byte streams.
+#![recursion_limit = "256"]
+#![allow(clippy::unwrap_used)]
+
+mod calls;
+mod support;
