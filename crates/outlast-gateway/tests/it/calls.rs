@@ -150,7 +150,7 @@ async fn the_tools_of_several_upstreams_carry_their_names() {
             Upstream::named("b", streams("b", Plain::default())),
         ],
         outlast_gateway::GatewayOptions::default(),
-        std::sync::Arc::new(outlast::MemoryStore::new(outlast::SystemClock::default())),
+        std::sync::Arc::new(outlast::MemoryStore::new(outlast::SystemClock)),
         outlast::Config::default(),
     )
     .await

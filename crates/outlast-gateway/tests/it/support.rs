@@ -143,7 +143,7 @@ pub(crate) fn serve(server: TaskServer<Gateway>) -> tokio::io::DuplexStream {
 
 /// A gateway with a store of its own in front of an upstream.
 pub(crate) async fn gateway(upstream: Upstream, start: Start, hold: Duration) -> TaskServer<Gateway> {
-    gateway_on(Arc::new(MemoryStore::new(SystemClock::default())), upstream, start, hold).await
+    gateway_on(Arc::new(MemoryStore::new(SystemClock)), upstream, start, hold).await
 }
 
 pub(crate) async fn gateway_on(
