@@ -156,7 +156,8 @@ async fn a_client_is_used_from_two_runtimes_one_after_the_other() {
         let (own, client) = (runtime(), client.clone());
         let result = own.spawn(async move { client.call_tool(CallToolRequestParams::new("tool")).await });
         assert_eq!(said(&result.await.unwrap().unwrap()), "done");
-        own.shutdown_background();
+        // All of it is gone when this returns, the connection too.
+        tokio::task::spawn_blocking(move || own.shutdown_timeout(Duration::from_secs(30))).await.unwrap();
     }
 }
 
