@@ -6,6 +6,8 @@
 //! ```sh
 //! cargo run -p outlast --example conformance_server -- --listen 127.0.0.1:3000 --db tasks.db
 //! ```
+//!
+//! Without `--db` it is a server without tasks.
 
 mod answers;
 mod changes;
@@ -22,9 +24,13 @@ mod tasks;
 use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use outlast::{TaskServer, TaskTool};
 use outlast_sqlite::SqliteStore;
+use rmcp::transport::streamable_http_server::{
+    StreamableHttpServerConfig, StreamableHttpService, session::local::LocalSessionManager,
+};
 use tokio::net::TcpListener;
 
 use crate::fixtures::Fixtures;
@@ -33,6 +39,9 @@ use crate::fixtures::Fixtures;
 async fn main() -> Result<(), Box<dyn Error>> {
     let Options { listen, db } = Options::parse(std::env::args().skip(1))?;
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    let listener = TcpListener::bind(&listen).await?;
+    announce(&listener)?;
+    let Some(db) = db else { return plain(listener).await };
 
     let mut server =
         TaskServer::builder(Fixtures::new()?).store(SqliteStore::open(db)?).default_tool(TaskTool::never());
@@ -41,15 +50,26 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     let server = server.build().await?;
 
-    let listener = TcpListener::bind(&listen).await?;
-    announce(&listener)?;
     outlast::http::serve(listener, server, terminated()).await?;
+    Ok(())
+}
+
+/// The same tools on a server that knows nothing of tasks, as a gateway may have behind it.
+async fn plain(listener: TcpListener) -> Result<(), Box<dyn Error>> {
+    let fixtures = Fixtures::new()?;
+    let config =
+        StreamableHttpServerConfig::default().with_json_response(true).with_legacy_session_mode(true);
+    let service: StreamableHttpService<Fixtures, LocalSessionManager> =
+        StreamableHttpService::new(move || Ok(fixtures.clone()), Arc::default(), config);
+    let app = axum::Router::new().route_service("/mcp", service);
+    axum::serve(listener, app).with_graceful_shutdown(terminated()).await?;
     Ok(())
 }
 
 struct Options {
     listen: String,
-    db: PathBuf,
+    /// Where the tasks are; without, there are none.
+    db: Option<PathBuf>,
 }
 
 impl Options {
@@ -60,10 +80,10 @@ impl Options {
             match flag.as_str() {
                 "--listen" => listen = Some(value),
                 "--db" => db = Some(value.into()),
-                _ => return Err(format!("unknown argument {flag}: expected --listen ADDR --db FILE")),
+                _ => return Err(format!("unknown argument {flag}: expected --listen ADDR [--db FILE]")),
             }
         }
-        Ok(Self { listen: listen.ok_or("--listen ADDR is missing")?, db: db.ok_or("--db FILE is missing")? })
+        Ok(Self { listen: listen.ok_or("--listen ADDR is missing")?, db })
     }
 }
 
