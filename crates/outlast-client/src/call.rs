@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures::future::join_all;
 use rmcp::{
     RoleClient,
-    model::{CallToolRequestParams, CallToolResult, ErrorCode, ErrorData},
+    model::{CallToolRequestParams, CallToolResult, ClientCapabilities, ErrorCode, ErrorData},
     service::RequestHandle,
 };
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ use crate::{
     pace, pump,
     saved::{Generation, SavedTask},
     schema,
-    tap::User,
+    tap::{User, with_tasks},
     task::{Invalid, Question, Task, read_seed},
     tools::Tool,
 };
@@ -169,7 +169,7 @@ impl<'c> Call<'c> {
                         "the server says that the tool needs what this client does not declare ({})",
                         error.message
                     );
-                    return Err(CallErrorKind::Unsupported(why).into());
+                    return Err(CallError::new(CallErrorKind::Unsupported(why)).with_answer(error));
                 }
                 Failure::SessionEnded => {
                     self.client.link.drop_connection(&self.connection);
@@ -222,7 +222,8 @@ impl<'c> Call<'c> {
             0 => self.key.clone(),
             round => format!("{}/{round}", self.key),
         };
-        let handle = self.connection.send("tools/call", keyed(self.params.clone(), &key)).await?;
+        let handle =
+            self.connection.send_as("tools/call", keyed(self.params.clone(), &key), self.declared()).await?;
         let _during = self.handler.clone().map(|handler| self.connection.calls.during(&handle, handler));
         let mut sent = Sent(Some(handle));
         let Some(handle) = &mut sent.0 else { unreachable!("it has just been put there") };
@@ -233,6 +234,11 @@ impl<'c> Call<'c> {
             }
             Err(_) => Err(Failure::Lost("no answer came in time".into())),
         }
+    }
+
+    /// What the one declares who made the call, where that is not the client (S1: each request says for itself).
+    fn declared(&self) -> Option<ClientCapabilities> {
+        self.handler.as_ref().map(|handler| with_tasks(handler.get_info()).capabilities)
     }
 
     /// What an answer is, by its `resultType` (S8).

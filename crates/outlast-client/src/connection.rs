@@ -9,7 +9,8 @@ use std::{
 use rmcp::{
     RoleClient,
     model::{
-        ClientRequest, CustomRequest, ErrorCode, ErrorData, ProtocolVersion, ServerResult, TASKS_EXTENSION_ID,
+        ClientCapabilities, ClientRequest, CustomRequest, ErrorCode, ErrorData, ProtocolVersion,
+        RequestMetaObject, ServerResult, TASKS_EXTENSION_ID,
     },
     service::{
         ClientInitializeError, ClientLifecycleMode, Peer, PeerRequestOptions, RequestHandle, RunningService,
@@ -224,7 +225,9 @@ impl Connection {
     ) -> Result<Value, Failure> {
         let mut request = CustomRequest::new(method, Some(params));
         request.extensions.insert(Bound(bound));
-        let answered = async { Ok(self.outcome(self.send_request(request).await?.rx.await)) };
+        let answered = async {
+            Ok(self.outcome(self.send_request(request, PeerRequestOptions::no_options()).await?.rx.await))
+        };
         match tokio::time::timeout(bound, answered).await {
             Ok(answer) => answer.flatten(),
             Err(_) => Err(Failure::Lost("no answer came in time".into())),
@@ -237,16 +240,33 @@ impl Connection {
         method: &str,
         params: Value,
     ) -> Result<RequestHandle<RoleClient>, Failure> {
-        self.send_request(CustomRequest::new(method, Some(params))).await
+        self.send_as(method, params, None).await
     }
 
-    async fn send_request(&self, request: CustomRequest) -> Result<RequestHandle<RoleClient>, Failure> {
+    /// Sends a request that declares these capabilities and not the client's own, where each request says for itself.
+    pub(crate) async fn send_as(
+        &self,
+        method: &str,
+        params: Value,
+        declared: Option<ClientCapabilities>,
+    ) -> Result<RequestHandle<RoleClient>, Failure> {
+        let mut options = PeerRequestOptions::no_options();
+        if let Some(declared) = declared.filter(|_| self.generation == Generation::Extension) {
+            let mut meta = RequestMetaObject::default();
+            meta.set_client_capabilities(declared);
+            options.meta = Some(meta);
+        }
+        self.send_request(CustomRequest::new(method, Some(params)), options).await
+    }
+
+    async fn send_request(
+        &self,
+        request: CustomRequest,
+        options: PeerRequestOptions,
+    ) -> Result<RequestHandle<RoleClient>, Failure> {
         let request = ClientRequest::CustomRequest(request);
         // `send_cancellable_request` sends nothing when it is dropped: no `notifications/cancelled` for a task (S22).
-        self.peer()
-            .send_cancellable_request(request, PeerRequestOptions::no_options())
-            .await
-            .map_err(of_request)
+        self.peer().send_cancellable_request(request, options).await.map_err(of_request)
     }
 
     /// What an answer says, as it came over the wire.

@@ -12,6 +12,7 @@ use crate::handle::TaskHandle;
 pub struct CallError {
     kind: CallErrorKind,
     handle: Option<Box<TaskHandle>>,
+    answer: Option<Box<ErrorData>>,
 }
 
 /// What kind of end a [`CallError`] is.
@@ -66,12 +67,27 @@ pub enum CallErrorKind {
 
 impl CallError {
     pub(crate) fn new(kind: CallErrorKind) -> Self {
-        Self { kind, handle: None }
+        Self { kind, handle: None, answer: None }
     }
 
     pub(crate) fn with_handle(mut self, handle: TaskHandle) -> Self {
         self.handle = Some(Box::new(handle));
         self
+    }
+
+    pub(crate) fn with_answer(mut self, answer: ErrorData) -> Self {
+        self.answer = Some(Box::new(answer));
+        self
+    }
+
+    /// The JSON-RPC error by which the server refused the call, where it is more than [`kind`](Self::kind) tells: what a
+    /// tool needs that this client does not declare, for example.
+    #[must_use]
+    pub fn answer(&self) -> Option<&ErrorData> {
+        match &self.kind {
+            CallErrorKind::Failed(error) => Some(error),
+            _ => self.answer.as_deref(),
+        }
     }
 
     /// What kind of end this is.

@@ -94,8 +94,8 @@ impl CallOptions {
         self
     }
 
-    /// Puts what the server asks during this call and in its task to this handler, and not to the client's. What the client
-    /// declares stays what its own handler declares.
+    /// Puts what the server asks during this call and in its task to this handler, and not to the client's. On 2026-07-28 the
+    /// call declares what this handler does; on 2025-11-25 the connection has declared what the client's does.
     #[must_use]
     pub fn with_handler(mut self, handler: impl ClientHandler) -> Self {
         self.handler = Some(Arc::new(handler));

@@ -513,7 +513,7 @@ pub(crate) async fn put(
     let Some(request) = question.request() else {
         return Err(ErrorData::invalid_request("the question is of no kind that a task may ask", None));
     };
-    if let Some(refusal) = requests::undeclared(&connection.user.get_info().capabilities, &request) {
+    if let Some(refusal) = requests::undeclared(&handler.get_info().capabilities, &request) {
         return Err(refusal);
     }
     let context = RequestContext::new(RequestId::String(key.into()), connection.peer().clone());

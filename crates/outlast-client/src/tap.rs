@@ -73,15 +73,14 @@ impl Service<RoleClient> for Tap {
     }
 
     fn get_info(&self) -> ClientConfig {
-        let mut info = self.user.get_info();
-        // S1: every request declares the extension; the settings that the user gave it are kept.
-        info.capabilities
-            .extensions
-            .get_or_insert_default()
-            .entry(TASKS_EXTENSION_ID.to_owned())
-            .or_default();
-        info
+        with_tasks(self.user.get_info())
     }
+}
+
+/// S1: every request declares the extension; the settings that the user gave it are kept.
+pub(crate) fn with_tasks(mut info: ClientConfig) -> ClientConfig {
+    info.capabilities.extensions.get_or_insert_default().entry(TASKS_EXTENSION_ID.to_owned()).or_default();
+    info
 }
 
 /// What was last pushed of one task.

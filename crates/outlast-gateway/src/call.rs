@@ -39,14 +39,16 @@ enum Called {
 pub(crate) fn call(
     upstream: &Upstream,
     context: TaskContext,
+    bridge: Bridge,
     request: CallToolRequestParams,
 ) -> BoxFuture<'_, Result<CallToolResult, ErrorData>> {
-    Box::pin(make(upstream, context, request))
+    Box::pin(make(upstream, context, Arc::new(bridge), request))
 }
 
 async fn make(
     upstream: &Upstream,
     context: TaskContext,
+    bridge: Arc<Bridge>,
     request: CallToolRequestParams,
 ) -> Result<CallToolResult, ErrorData> {
     let tool = request.name.to_string();
@@ -58,7 +60,6 @@ async fn make(
     context.step(SENT, sent).await?;
     let may_call = is_first || upstream.may_repeat(&tool).await;
 
-    let bridge = Arc::new(Bridge::new(context.clone()));
     let made = || async {
         if !may_call {
             return Err(StepError::last(
@@ -94,7 +95,7 @@ async fn start(
         Err(error) => Ok(match error.handle() {
             Some(handle) => Called::Task(handle.to_json()),
             // An error is what the call came to, and so is kept like a result.
-            None => Called::Refused(refusal(error.kind())),
+            None => Called::Refused(error.answer().cloned().unwrap_or_else(|| refusal(error.kind()))),
         }),
     }
 }
@@ -168,8 +169,10 @@ fn refusal(kind: &CallErrorKind) -> ErrorData {
 /// gateway.
 pub(crate) fn for_upstream(mut request: CallToolRequestParams, tool: &str) -> CallToolRequestParams {
     request.name = tool.to_owned().into();
-    request.input_responses = None;
-    request.request_state = None;
+    // Answers without a state are for whoever asks them again; those with one were for the gateway.
+    if request.request_state.take().is_some() {
+        request.input_responses = None;
+    }
     if let Some(meta) = &mut request.meta {
         for own in OWN_META {
             meta.0.0.remove(*own);
@@ -185,4 +188,5 @@ const OWN_META: &[&str] = &[
     "io.modelcontextprotocol/clientCapabilities",
     "progressToken",
     "outlast/idempotencyKey",
+    "outlast-gateway/listener",
 ];

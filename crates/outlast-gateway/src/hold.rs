@@ -2,8 +2,8 @@
 //! that takes too long, the answer says that the work goes on, and by which tools it is asked for.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, PoisonError},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -14,8 +14,8 @@ use rmcp::{
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, ClientCapabilities,
         ContentBlock, GetTaskParams, InputRequest, InputRequests, InputRequiredResult, InputResponses,
-        JsonObject, ProgressNotificationParam, ProtocolVersion, TASKS_EXTENSION_ID, TaskPayload, Tool,
-        UpdateTaskParams,
+        JsonObject, ProgressNotificationParam, ProtocolVersion, RequestMetaObject, TASKS_EXTENSION_ID,
+        TaskPayload, Tool, UpdateTaskParams,
     },
     service::RequestContext,
 };
@@ -23,12 +23,15 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-use crate::{clock, proxy::Gateway};
+use crate::{bridge::Listener, clock, proxy::Gateway};
 
 const STATUS: &str = "task_status";
 const RESULT: &str = "task_result";
 const ANSWER: &str = "task_answer";
 const CANCEL: &str = "task_cancel";
+
+/// What stands in a `requestState` between the id of the work and the keys that were asked for.
+const STATE: char = '.';
 
 /// How long a look at a task waits for its next change before it looks anyway, in case a hint was lost.
 const LOOK: Duration = Duration::from_secs(2);
@@ -101,18 +104,23 @@ async fn hold(
         return answer;
     }
     // A caller of 2026-07-28 was asked by an answer, and comes back with what the person said.
-    if let Some(id) = request.request_state.clone() {
-        held.update(&id, request.input_responses.clone().unwrap_or_default()).await?;
-        return held.wait(&id, digest(&held.context, &request)).await;
+    if let Some(state) = &request.request_state {
+        let id = state.split(STATE).next().unwrap_or_default();
+        held.update(id, request.input_responses.clone().unwrap_or_default()).await?;
+        return held.wait(id, digest(&held.context, &request), true).await;
     }
     let digest = digest(&held.context, &request);
     if let Some(id) = held.known(&digest)
         && held.server.get_task(GetTaskParams::new(id.clone()), held.context.clone()).await.is_ok()
     {
-        return held.wait(&id, digest).await;
+        return held.wait(&id, digest, true).await;
     }
-    match held.server.call_tool(request, held.context.clone()).await? {
-        CallToolResponse::Task(created) => held.wait(&created.task.task_id, digest).await,
+    let mut context = held.context.clone();
+    let listening = gateway.inner.listeners.listen(&mut context);
+    match held.server.call_tool(request, context).await? {
+        CallToolResponse::Task(created) => {
+            held.wait(&created.task.task_id, digest, listening.is_none()).await
+        }
         other => Ok(other),
     }
 }
@@ -141,6 +149,49 @@ fn digest(context: &RequestContext<RoleServer>, request: &CallToolRequestParams)
     digest.finalize().into()
 }
 
+/// The callers who wait, by a mark that goes along with the call. Only in memory: who waits is gone when the gateway is.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners(Mutex<HashMap<String, Listener>>);
+
+/// The mark in the `_meta` of a call by which the gateway finds who waits for it.
+const LISTENER: &str = "outlast-gateway/listener";
+
+impl Listeners {
+    /// Marks a call whose caller wants to hear of progress, for as long as the guard lives.
+    fn listen(&self, context: &mut RequestContext<RoleServer>) -> Option<Listening<'_>> {
+        let token = context.meta.get_progress_token()?;
+        // Not to be guessed, so that no other call can be told for this one.
+        let mut mark = [0; 16];
+        getrandom::fill(&mut mark).ok()?;
+        let mark: String = mark.iter().map(|byte| format!("{byte:02x}")).collect();
+        context.meta.0.0.insert(LISTENER.to_owned(), mark.clone().into());
+        let listener = Listener { peer: context.peer.clone(), token };
+        self.listeners().insert(mark.clone(), listener);
+        Some(Listening { listeners: self, mark })
+    }
+
+    /// Who waits for the call with this `_meta`.
+    pub(crate) fn of(&self, meta: &RequestMetaObject) -> Option<Listener> {
+        let mark = meta.0.0.get(LISTENER)?.as_str()?;
+        self.listeners().get(mark).cloned()
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, HashMap<String, Listener>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Listening<'l> {
+    listeners: &'l Listeners,
+    mark: String,
+}
+
+impl Drop for Listening<'_> {
+    fn drop(&mut self) {
+        self.listeners.listeners().remove(&self.mark);
+    }
+}
+
 struct Held<'g> {
     gateway: &'g Gateway,
     server: TaskServer<Gateway>,
@@ -163,8 +214,8 @@ impl Held<'_> {
         self.gateway.inner.held.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, held| held != id);
     }
 
-    /// Holds the call until the task ends, asks, or takes too long.
-    async fn wait(&self, id: &str, digest: [u8; 32]) -> Result<CallToolResponse, ErrorData> {
+    /// Holds the call until the task ends, asks, or takes too long. `tells` says that nobody else tells the caller of progress.
+    async fn wait(&self, id: &str, digest: [u8; 32], tells: bool) -> Result<CallToolResponse, ErrorData> {
         let until = clock::now() + self.gateway.inner.options.hold;
         let mut hints = self.server.watch();
         let mut told = String::new();
@@ -187,7 +238,10 @@ impl Held<'_> {
                     return Err(ErrorData::internal_error("the work was cancelled", None));
                 }
                 TaskPayload::InputRequired { input_requests } if self.is_modern => {
-                    let asks = InputRequiredResult::new(Some(input_requests), Some(id.to_owned()));
+                    // The state is another one for each round, as the keys are.
+                    let keys: Vec<&str> = input_requests.keys().map(String::as_str).collect();
+                    let state = format!("{id}{STATE}{}", keys.join(","));
+                    let asks = InputRequiredResult::new(Some(input_requests), Some(state));
                     return Ok(CallToolResponse::InputRequired(asks));
                 }
                 TaskPayload::InputRequired { input_requests } => {
@@ -201,7 +255,7 @@ impl Held<'_> {
                 }
                 _ => {}
             }
-            if let Some(message) = task.task.status_message
+            if let Some(message) = task.task.status_message.filter(|_| tells)
                 && message != told
             {
                 steps += 1;
@@ -290,7 +344,7 @@ impl Held<'_> {
         };
         let answers = argument("answers").and_then(Value::as_object);
         Some(match name {
-            RESULT => self.wait(id, [0; 32]).await,
+            RESULT => self.wait(id, [0; 32], true).await,
             STATUS => self.status(id).await,
             CANCEL => {
                 let cancel = CancelTaskParams::new(id);

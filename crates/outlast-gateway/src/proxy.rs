@@ -20,9 +20,9 @@ use rmcp::{
         CallToolRequestParams, CallToolResponse, CancelTaskParams, CancelledNotificationParam, ClientRequest,
         CompleteRequestParams, CompleteResult, CustomNotification, CustomRequest, CustomResult,
         DiscoverResult, GetPromptRequestParams, GetPromptResponse, GetSkillRequestParams, GetSkillResult,
-        GetTaskParams, GetTaskResult, Implementation, InitializeRequestParams, InitializeResult,
-        ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListSkillsResult,
-        ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion,
+        GetTaskParams, GetTaskResult, InitializeRequestParams, InitializeResult, ListPromptsResult,
+        ListResourceTemplatesResult, ListResourcesResult, ListSkillsResult, ListToolsResult,
+        PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion,
         ReadResourceDirectoryRequestParams, ReadResourceDirectoryResult, ReadResourceRequestParams,
         ReadResourceResponse, Reference, ServerCapabilities, ServerConfig, ServerResult,
         SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
@@ -32,6 +32,7 @@ use rmcp::{
 };
 
 use crate::{
+    bridge::Bridge,
     call, hold, names,
     upstream::{Upstream, unreachable_upstream},
 };
@@ -68,6 +69,8 @@ pub(crate) struct Inner {
     pub(crate) server: OnceLock<TaskServer<Gateway>>,
     /// The work that such callers were told goes on, by what they asked for.
     pub(crate) held: Mutex<HashMap<[u8; 32], String>>,
+    /// The callers who wait for calls that are held open, and want to hear of progress.
+    pub(crate) listeners: hold::Listeners,
 }
 
 impl Gateway {
@@ -101,6 +104,7 @@ impl Gateway {
             info,
             server: OnceLock::new(),
             held: Mutex::default(),
+            listeners: hold::Listeners::default(),
             options: options.clone(),
         };
         let gateway = Self { inner: Arc::new(inner) };
@@ -201,8 +205,7 @@ async fn introduce(upstreams: &[Upstream]) -> ServerConfig {
         capabilities.logging = theirs.logging.or(capabilities.logging);
         instructions.extend(info.instructions);
     }
-    let mut info = ServerConfig::new(capabilities)
-        .with_server_info(Implementation::new("outlast-gateway", env!("CARGO_PKG_VERSION")));
+    let mut info = ServerConfig::new(capabilities).with_server_info(crate::upstream::implementation());
     if !instructions.is_empty() {
         info = info.with_instructions(instructions.join("\n\n"));
     }
@@ -240,8 +243,11 @@ impl ServerHandler for Gateway {
         }
         let name = request.name.to_string();
         let (upstream, tool) = self.named(&name).ok_or_else(|| unknown("tool"))?;
+        let listener = self.inner.listeners.of(&context.meta);
+        let capabilities = context.meta.client_capabilities().unwrap_or_default();
+        let bridge = Bridge::new(task.clone(), capabilities, listener);
         let request = call::for_upstream(request, tool);
-        call::call(upstream, task, request).await.map(Into::into)
+        call::call(upstream, task, bridge, request).await.map(Into::into)
     }
 
     async fn list_tools(

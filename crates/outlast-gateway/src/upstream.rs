@@ -43,8 +43,13 @@ impl ClientHandler for Client {
     fn get_info(&self) -> ClientConfig {
         let capabilities =
             ClientCapabilities::builder().enable_elicitation().enable_sampling().enable_roots().build();
-        ClientConfig::new(capabilities, Implementation::new("outlast-gateway", env!("CARGO_PKG_VERSION")))
+        ClientConfig::new(capabilities, implementation())
     }
+}
+
+/// What the gateway calls itself.
+pub(crate) fn implementation() -> Implementation {
+    Implementation::new("outlast-gateway", env!("CARGO_PKG_VERSION"))
 }
 
 impl Upstream {
