@@ -232,7 +232,8 @@ impl<'c> Call<'c> {
                 sent.0 = None;
                 self.connection.outcome(answer)
             }
-            Err(_) => Err(Failure::Lost("no answer came in time".into())),
+            // Nothing was lost: the server has it, and takes longer than the caller waits.
+            Err(_) => Err(Failure::Overdue),
         }
     }
 

@@ -69,6 +69,8 @@ pub(crate) enum Failure {
     Lost(String),
     /// The request never left.
     Unreached(String),
+    /// A call was given all the time there is, and cancelled.
+    Overdue,
     /// The session is over.
     SessionEnded,
     /// The server asks for authorization.
@@ -90,6 +92,7 @@ impl Failure {
             Self::Refused(error) => CallErrorKind::Failed(error),
             Self::Busy(delay) => CallErrorKind::Busy(delay),
             Self::Lost(why) | Self::Unreached(why) => CallErrorKind::Connection(why),
+            Self::Overdue => CallErrorKind::OutcomeUnknown("no answer came in time".into()),
             Self::SessionEnded => CallErrorKind::SessionEnded,
             Self::Unauthorized(challenge) => CallErrorKind::Unauthorized(challenge),
         }

@@ -236,3 +236,18 @@ async fn a_key_that_was_given_is_the_key_of_the_call() {
 
     assert_eq!(key(&scripted.asked("tools/call")[0]), "invoice 7");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_takes_longer_than_its_bound_is_not_made_again() {
+    let scripted = Scripted::new(|asked| match asked.method.as_str() {
+        "tools/call" => Reply::Hang,
+        _ => error(-32601, "no"),
+    });
+    let client = TaskClient::builder(scripted.streams()).options(polling()).build();
+
+    let error = client.call_tool(CallToolRequestParams::new("tool")).await.unwrap_err();
+
+    assert!(matches!(error.kind(), CallErrorKind::OutcomeUnknown(_)), "{error}");
+    assert_eq!(scripted.asked("tools/call").len(), 1);
+    scripted.until_asked("notifications/cancelled", 1).await;
+}
