@@ -8,7 +8,7 @@
 import { existsSync, readFileSync, readdirSync } from 'node:fs';
 import { basename, join } from 'node:path';
 
-const ALL = { tasks: 'tasks', '2026-07-28': 'server 2026-07-28', '2025-11-25': 'server 2025-11-25', client: 'client' };
+const ALL = { tasks: 'tasks', '2026-07-28': 'server 2026-07-28', '2025-11-25': 'server 2025-11-25', client: 'client', gateway: 'gateway 2026-07-28' };
 
 const [expectedFile, scenariosFolder, resultsFolder] = process.argv.slice(2);
 const PARTS = Object.fromEntries(Object.entries(ALL).filter(([part]) => existsSync(join(scenariosFolder, part))));

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Runs the official MCP conformance suite against the conformance server of the crate `outlast`
 # (crates/outlast/examples/conformance_server) and with the conformance client of the crate `outlast-client`
-# (crates/outlast-client/examples/conformance_client), and compares the result with conformance-expected.tsv.
+# (crates/outlast-client/examples/conformance_client), and through the gateway, with the same server without tasks behind
+# it; and compares the results with conformance-expected.tsv.
 #
-#   scripts/conformance.sh                      build both, start the server, test it, stop it, test the client
-#   scripts/conformance.sh --only server        only the one, or only the other (client)
+#   scripts/conformance.sh                      all three
+#   scripts/conformance.sh --only server        only one of them: server, client or gateway
 #   scripts/conformance.sh --server-url URL     test a server that runs already (on localhost)
 #   scripts/conformance.sh --prepare            only install what the test needs
 #
@@ -31,7 +32,10 @@ while [ $# -gt 0 ]; do
   case $1 in
     --server-url) [ -n "${2-}" ] || die "--server-url needs a URL"; url=$2; only=server; shift 2 ;;
     --only)
-      case ${2-} in server | client) only=$2; shift 2 ;; *) die "--only needs server or client" ;; esac ;;
+      case ${2-} in
+        server | client | gateway) only=$2; shift 2 ;;
+        *) die "--only needs server, client or gateway" ;;
+      esac ;;
     --prepare) prepare_only=1; shift ;;
     -h|--help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) die "unknown argument $1 (see --help)" ;;
@@ -39,13 +43,13 @@ while [ $# -gt 0 ]; do
 done
 
 scratch=$(mktemp -d)
-server_pid=
+pids=()
 cleanup() {
-  # Its database goes with it, so there is nothing to drain for.
-  if [ -n "$server_pid" ]; then
-    kill -KILL "$server_pid" 2>/dev/null || true
-    wait "$server_pid" 2>/dev/null || true
-  fi
+  # Their databases go with them, so there is nothing to drain for.
+  for pid in ${pids[@]+"${pids[@]}"}; do
+    kill -KILL "$pid" 2>/dev/null || true
+    wait "$pid" 2>/dev/null || true
+  done
   rm -rf "$scratch"
 }
 trap cleanup EXIT
@@ -67,36 +71,55 @@ example() {
   echo "$built"
 }
 
-[ "$only" = server ] || client=$(example outlast-client conformance_client)
-if [ -z "$url" ] && [ "$only" != client ]; then
-  server=$(example outlast conformance_server)
-  : >"$scratch/server.out"  # read below, perhaps before the server's process has opened it
-  "$server" --listen 127.0.0.1:0 --db "$scratch/tasks.db" \
-    >"$scratch/server.out" 2>"$scratch/server.err" &
-  server_pid=$!
-  # The port is the system's choice, so the server's first line is the only one to know it.
+# Starts a server, and says where it is: the port is the system's choice, so its first line is the only one to know it.
+start() {
+  local name=$1
+  shift
+  : >"$scratch/$name.out"  # read below, perhaps before the server's process has opened it
+  "$@" >"$scratch/$name.out" 2>"$scratch/$name.err" &
+  pids+=($!)
+  started=
   for _ in $(seq 300); do
-    url=$(sed -n '1s/^listening on //p' "$scratch/server.out")
-    [ -z "$url" ] || break
-    kill -0 "$server_pid" 2>/dev/null || break
+    started=$(sed -n '1s/^listening on //p' "$scratch/$name.out")
+    [ -z "$started" ] || return 0
+    kill -0 "${pids[-1]}" 2>/dev/null || break
     sleep 0.1
   done
-  if [ -z "$url" ]; then
-    tail -n 20 "$scratch/server.err" >&2
-    die "the conformance server did not start"
-  fi
+  tail -n 20 "$scratch/$name.err" >&2
+  die "the $name did not start"
+}
+
+wants() { [ -z "$only" ] || [ "$only" = "$1" ]; }
+
+if wants client; then
+  client=$(example outlast-client conformance_client)
+fi
+if wants server && [ -z "$url" ]; then
+  server=$(example outlast conformance_server)
+  start server "$server" --listen 127.0.0.1:0 --db "$scratch/tasks.db"
+  url=$started
+fi
+if wants gateway; then
+  server=$(example outlast conformance_server)
+  gateway=$(example outlast-gateway in_front)
+  start upstream "$server" --listen 127.0.0.1:0
+  start gateway "$gateway" "$started" 127.0.0.1:0 "$scratch/gateway.db"
+  gateway_url=$started
 fi
 
 # What the suite itself has, so that a scenario which a new version adds cannot be overlooked.
 names() { sed -n '/^Server scenarios/,/^$/s/^  - \([^ ]*\).*/\1/p'; }
 mkdir "$scratch/scenarios"
-if [ "$only" != client ]; then
+if wants server; then
   "${conformance[@]}" list --server | names | grep '^tasks-' >"$scratch/scenarios/tasks"
   for version in 2026-07-28 2025-11-25; do
     "${conformance[@]}" list --server --requirements "$version" | names >"$scratch/scenarios/$version"
   done
 fi
-if [ "$only" != server ]; then
+if wants gateway; then
+  "${conformance[@]}" list --server --requirements 2026-07-28 | names >"$scratch/scenarios/gateway"
+fi
+if wants client; then
   # Other extensions (skills, further ways of authorization) are not this client's.
   "${conformance[@]}" list --client | grep -v '\[extension\]' | sed -n 's/^  - \([^ ]*\).*/\1/p' \
     >"$scratch/scenarios/client"
@@ -116,14 +139,18 @@ while IFS=$'\t' read -r part scenario _; do
   case $part in ''|'#'*) continue ;; esac
   [ -f "$scratch/scenarios/$part" ] || continue
   # Extension scenarios belong to no version; asking for one would skip them. A client finds out the version by itself.
-  case $part in tasks | client) version=() ;; *) version=(--spec-version "$part") ;; esac
+  case $part in
+    tasks | client) version=() ;;
+    gateway) version=(--spec-version 2026-07-28) ;;
+    *) version=(--spec-version "$part") ;;
+  esac
   echo "running $part $scenario" >&2
   ended=0
-  if [ "$part" = client ]; then
-    way=(client --command "$client")
-  else
-    way=(server --url "$url" ${version[@]+"${version[@]}"})
-  fi
+  case $part in
+    client) way=(client --command "$client") ;;
+    gateway) way=(server --url "$gateway_url" "${version[@]}") ;;
+    *) way=(server --url "$url" ${version[@]+"${version[@]}"}) ;;
+  esac
   limited "${conformance[@]}" "${way[@]}" --scenario "$scenario" \
     --output-dir "$scratch/results/$part/$scenario" </dev/null >"$scratch/last.log" 2>&1 || ended=$?
   # What `timeout` ends with.
@@ -131,9 +158,10 @@ while IFS=$'\t' read -r part scenario _; do
 done <"$expected"
 
 if ! "$node" "$here/conformance-summary.mjs" "$expected" "$scratch/scenarios" "$scratch/results"; then
-  if [ -s "$scratch/server.err" ]; then
-    echo "the server's last words:" >&2
-    tail -n 20 "$scratch/server.err" >&2
-  fi
+  for name in server gateway; do
+    [ -s "$scratch/$name.err" ] || continue
+    echo "the last words of the $name:" >&2
+    tail -n 20 "$scratch/$name.err" >&2
+  done
   exit 1
 fi

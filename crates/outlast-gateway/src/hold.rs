@@ -30,7 +30,7 @@ const RESULT: &str = "task_result";
 const ANSWER: &str = "task_answer";
 const CANCEL: &str = "task_cancel";
 
-/// What stands in a `requestState` between the id of the work and the keys that were asked for.
+/// What stands in a `requestState` between the id of the work and the digest of what it asks.
 const STATE: char = '.';
 
 /// How long a look at a task waits for its next change before it looks anyway, in case a hint was lost.
@@ -105,9 +105,9 @@ async fn hold(
     }
     // A caller of 2026-07-28 was asked by an answer, and comes back with what the person said.
     if let Some(state) = &request.request_state {
-        let id = state.split(STATE).next().unwrap_or_default();
-        held.update(id, request.input_responses.clone().unwrap_or_default()).await?;
-        return held.wait(id, digest(&held.context, &request), true).await;
+        let id = held.opened(state).await?;
+        held.update(&id, request.input_responses.clone().unwrap_or_default()).await?;
+        return held.wait(&id, digest(&held.context, &request), true).await;
     }
     let digest = digest(&held.context, &request);
     if let Some(id) = held.known(&digest)
@@ -214,6 +214,29 @@ impl Held<'_> {
         self.gateway.inner.held.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, held| held != id);
     }
 
+    /// The work that a `requestState` names, which must be the one that was given out for what the work asks now.
+    async fn opened(&self, state: &str) -> Result<String, ErrorData> {
+        let refused = || {
+            ErrorData::invalid_params(
+                "the requestState is none that this server gave, or an answered one",
+                None,
+            )
+        };
+        let id = state.split(STATE).next().filter(|id| !id.is_empty()).ok_or_else(refused)?;
+        let task = self
+            .server
+            .get_task(GetTaskParams::new(id), self.context.clone())
+            .await
+            .map_err(|_| refused())?
+            .task;
+        match &task.payload {
+            TaskPayload::InputRequired { input_requests } if sealed(id, input_requests) != state => {
+                Err(refused())
+            }
+            _ => Ok(id.to_owned()),
+        }
+    }
+
     /// Holds the call until the task ends, asks, or takes too long. `tells` says that nobody else tells the caller of progress.
     async fn wait(&self, id: &str, digest: [u8; 32], tells: bool) -> Result<CallToolResponse, ErrorData> {
         let until = clock::now() + self.gateway.inner.options.hold;
@@ -238,9 +261,7 @@ impl Held<'_> {
                     return Err(ErrorData::internal_error("the work was cancelled", None));
                 }
                 TaskPayload::InputRequired { input_requests } if self.is_modern => {
-                    // The state is another one for each round, as the keys are.
-                    let keys: Vec<&str> = input_requests.keys().map(String::as_str).collect();
-                    let state = format!("{id}{STATE}{}", keys.join(","));
+                    let state = sealed(id, &input_requests);
                     let asks = InputRequiredResult::new(Some(input_requests), Some(state));
                     return Ok(CallToolResponse::InputRequired(asks));
                 }
@@ -369,6 +390,19 @@ impl Held<'_> {
         }
         Ok(say(&status.to_string()))
     }
+}
+
+/// The `requestState` of a question: the work, and a digest of what it asks, which is another one for each round. It gives no
+/// right to anything: the work is its owner's, whoever knows the state.
+fn sealed(id: &str, asks: &InputRequests) -> String {
+    let mut digest = Sha256::new();
+    digest.update(id);
+    for key in asks.keys() {
+        digest.update([0]);
+        digest.update(key);
+    }
+    let digest: String = digest.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    format!("{id}{STATE}{digest}")
 }
 
 fn say(text: &str) -> CallToolResponse {

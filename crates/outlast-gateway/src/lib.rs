@@ -14,6 +14,7 @@
 
 mod bridge;
 mod call;
+mod changes;
 mod clock;
 mod hold;
 mod names;

@@ -33,7 +33,9 @@ use rmcp::{
 
 use crate::{
     bridge::Bridge,
-    call, hold, names,
+    call,
+    changes::{self, Sessions},
+    hold, names,
     upstream::{Upstream, unreachable_upstream},
 };
 
@@ -71,6 +73,8 @@ pub(crate) struct Inner {
     pub(crate) held: Mutex<HashMap<[u8; 32], String>>,
     /// The callers who wait for calls that are held open, and want to hear of progress.
     pub(crate) listeners: hold::Listeners,
+    /// The callers who have a session, and hear of changes there.
+    pub(crate) sessions: Sessions,
 }
 
 impl Gateway {
@@ -105,6 +109,7 @@ impl Gateway {
             server: OnceLock::new(),
             held: Mutex::default(),
             listeners: hold::Listeners::default(),
+            sessions: Sessions::default(),
             options: options.clone(),
         };
         let gateway = Self { inner: Arc::new(inner) };
@@ -267,9 +272,9 @@ impl ServerHandler for Gateway {
         Ok(result)
     }
 
-    fn get_tool(&self, _name: &str) -> Option<Tool> {
-        // The wrapper learns tools from the list; what it would do with one here is settled for all alike.
-        None
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        let (upstream, tool) = self.named(name)?;
+        upstream.known(tool)
     }
 
     async fn list_prompts(
@@ -445,11 +450,13 @@ impl ServerHandler for Gateway {
     }
 
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
-        Negotiated(self.get_info()).accepted_subscription_filter(requested)
+        // The SDK leaves out what the upstreams do not offer.
+        Some(requested.clone())
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        Negotiated(self.get_info()).listen(context).await
+        changes::serve(&self.inner, &context).await;
+        Ok(())
     }
 
     // The wrapper serves tasks itself.
@@ -491,7 +498,9 @@ impl ServerHandler for Gateway {
     ) {
     }
 
-    async fn on_initialized(&self, _context: NotificationContext<RoleServer>) {}
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        self.inner.sessions.add(&self.inner, context.peer);
+    }
 
     async fn on_roots_list_changed(&self, _context: NotificationContext<RoleServer>) {}
 

@@ -7,13 +7,20 @@ use std::{
     time::Duration,
 };
 
+use crate::changes::{Change, Changes};
 use outlast::{Recovery, Start};
 use outlast_client::{ClientOptions, Server, TaskClient};
 use rmcp::{
     ClientHandler, ErrorData, RoleClient,
-    model::{ClientCapabilities, ClientConfig, Implementation, ServerPeerInfo, Tool},
-    service::Peer,
+    model::{
+        ClientCapabilities, ClientConfig, Implementation, ResourceUpdatedNotificationParam, ServerPeerInfo,
+        Tool,
+    },
+    service::{NotificationContext, Peer},
 };
+
+/// How long an upstream may take to list its tools when the gateway starts.
+const INTRODUCTION: Duration = Duration::from_secs(10);
 
 /// What is settled for a tool, beyond what its annotations say.
 #[derive(Debug, Clone, Default)]
@@ -33,13 +40,34 @@ pub struct Upstream {
     policies: BTreeMap<String, ToolPolicy>,
     client: TaskClient,
     tools: Mutex<HashMap<String, Tool>>,
+    changes: Changes,
 }
 
 /// What the gateway is to its upstreams. Questions that belong to no call have nobody to go to.
-struct Client;
+struct Client(Changes);
 
+#[allow(deprecated, reason = "what upstreams may ask is for the callers to refuse")]
 impl ClientHandler for Client {
-    #[allow(deprecated, reason = "what upstreams may ask is for the callers to refuse")]
+    async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
+        self.0.tell(Change::Tools);
+    }
+
+    async fn on_prompt_list_changed(&self, _context: NotificationContext<RoleClient>) {
+        self.0.tell(Change::Prompts);
+    }
+
+    async fn on_resource_list_changed(&self, _context: NotificationContext<RoleClient>) {
+        self.0.tell(Change::Resources);
+    }
+
+    async fn on_resource_updated(
+        &self,
+        params: ResourceUpdatedNotificationParam,
+        _context: NotificationContext<RoleClient>,
+    ) {
+        self.0.tell(Change::Resource(params.uri));
+    }
+
     fn get_info(&self) -> ClientConfig {
         let capabilities =
             ClientCapabilities::builder().enable_elicitation().enable_sampling().enable_roots().build();
@@ -70,8 +98,9 @@ impl Upstream {
         // A call's own deadline is the task's, which the gateway's caller or its operator sets.
         options.call_timeout = Duration::from_secs(30 * 86_400);
         options.validate_output = false;
-        let client = TaskClient::builder(server).handler(Client).options(options).build();
-        Self { name, policies: BTreeMap::new(), client, tools: Mutex::default() }
+        let changes = Changes::default();
+        let client = TaskClient::builder(server).handler(Client(changes.clone())).options(options).build();
+        Self { name, policies: BTreeMap::new(), client, tools: Mutex::default(), changes }
     }
 
     /// Settles more for a tool than its annotations say.
@@ -102,9 +131,23 @@ impl Upstream {
     }
 
     /// What the server said of itself, if it can be reached.
+    /// Its tools are known from then on.
     pub(crate) async fn info(&self) -> Option<ServerPeerInfo> {
         let peer = self.client.peer().await.ok()?;
+        match tokio::time::timeout(INTRODUCTION, peer.list_all_tools()).await {
+            Ok(Ok(tools)) => tools.iter().for_each(|tool| self.learn(tool)),
+            _ => tracing::debug!(upstream = self.name(), "an upstream did not list its tools"),
+        }
         peer.peer_info().map(|info| (*info).clone())
+    }
+
+    pub(crate) fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    /// A tool that was listed.
+    pub(crate) fn known(&self, tool: &str) -> Option<Tool> {
+        self.tools.lock().unwrap_or_else(PoisonError::into_inner).get(tool).cloned()
     }
 
     /// Remembers a tool for its annotations, under the upstream's own name.
@@ -118,14 +161,13 @@ impl Upstream {
         if let Some(recovery) = self.policies.get(tool).and_then(|policy| policy.recovery) {
             return recovery == Recovery::Rerun;
         }
-        let known = |tool: &str| self.tools.lock().unwrap_or_else(PoisonError::into_inner).get(tool).cloned();
-        let mut found = known(tool);
+        let mut found = self.known(tool);
         if found.is_none()
             && let Ok(peer) = self.client.peer().await
             && let Ok(tools) = peer.list_all_tools().await
         {
             tools.iter().for_each(|tool| self.learn(tool));
-            found = known(tool);
+            found = self.known(tool);
         }
         let annotations = found.and_then(|tool| tool.annotations).unwrap_or_default();
         annotations.read_only_hint == Some(true) || annotations.idempotent_hint == Some(true)
