@@ -86,6 +86,9 @@ async fn start(
     bridge: Arc<Bridge>,
     request: CallToolRequestParams,
 ) -> Result<Called, StepError> {
+    if let Err(refusal) = upstream.reach().await {
+        return Ok(Called::Refused(refusal));
+    }
     // A key that is the same on every attempt, for upstreams that know what to do with it.
     let options = CallOptions::default().with_idempotency_key(context.step_id(CALLED)).with_handler(bridge);
     match upstream.client().start_tool_with(request, options).await {

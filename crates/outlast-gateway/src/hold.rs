@@ -99,7 +99,8 @@ async fn hold(
         .get()
         .cloned()
         .ok_or_else(|| ErrorData::internal_error("the gateway is still starting; try again", None))?;
-    let held = Held { gateway, server, is_modern: is_modern(&context), context: declaring(context) };
+    let until = clock::now() + gateway.hold(&request.name);
+    let held = Held { gateway, server, until, is_modern: is_modern(&context), context: declaring(context) };
     if let Some(answer) = held.own_tool(&request).await {
         return answer;
     }
@@ -135,7 +136,17 @@ fn declaring(mut context: RequestContext<RoleServer>) -> RequestContext<RoleServ
     capabilities.extensions.get_or_insert_default().entry(TASKS_EXTENSION_ID.to_owned()).or_default();
     context.meta.set_client_capabilities(capabilities);
     context.meta.set_protocol_version(ProtocolVersion::V_2026_07_28);
+    context.extensions.insert(ComesBack);
     context
+}
+
+/// Marks a call that the gateway makes for a caller who waits, so that it becomes a task whatever is settled for callers.
+#[derive(Debug, Clone, Copy)]
+struct ComesBack;
+
+/// Whether a call is one that the gateway makes for a caller who waits.
+pub(crate) fn comes_back(context: &RequestContext<RoleServer>) -> bool {
+    context.extensions.get::<ComesBack>().is_some()
 }
 
 /// What makes two calls the same: who makes them, and what is asked.
@@ -196,6 +207,8 @@ struct Held<'g> {
     gateway: &'g Gateway,
     server: TaskServer<Gateway>,
     context: RequestContext<RoleServer>,
+    /// Until when the call is held.
+    until: Instant,
     is_modern: bool,
 }
 
@@ -239,7 +252,7 @@ impl Held<'_> {
 
     /// Holds the call until the task ends, asks, or takes too long. `tells` says that nobody else tells the caller of progress.
     async fn wait(&self, id: &str, digest: [u8; 32], tells: bool) -> Result<CallToolResponse, ErrorData> {
-        let until = clock::now() + self.gateway.inner.options.hold;
+        let until = self.until;
         let mut hints = self.server.watch();
         let mut told = String::new();
         let mut steps = 0_u32;

@@ -12,6 +12,7 @@
 
 #![deny(missing_docs)]
 
+mod backoff;
 mod bridge;
 mod call;
 mod changes;
@@ -22,4 +23,4 @@ mod proxy;
 mod upstream;
 
 pub use proxy::{Gateway, GatewayOptions};
-pub use upstream::{ToolPolicy, Upstream};
+pub use upstream::{Introduction, ToolPolicy, Upstream, When};

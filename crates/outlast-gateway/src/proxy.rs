@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use outlast::{BuildError, Config, Recovery, Start, Store, TaskContext, TaskServer, TaskTool};
+use outlast::{BuildError, Config, Decision, Recovery, Start, Store, TaskContext, TaskServer, TaskTool};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
@@ -36,22 +36,28 @@ use crate::{
     call,
     changes::{self, Sessions},
     hold, names,
-    upstream::{Upstream, unreachable_upstream},
+    upstream::{Upstream, When, unreachable_upstream},
 };
+
+/// How long a call may take by default before it becomes a task.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a call is held open that is to be held until its end: longer than any connection.
+const UNTIL_ITS_END: Duration = Duration::from_secs(30 * 86_400);
 
 /// What a gateway does beyond passing on.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct GatewayOptions {
     /// When a call becomes a task, for callers who can follow one. After three seconds by default.
-    pub start: Start,
-    /// How long the call of a caller is held open who knows nothing of tasks. 50 s by default: hosts cut calls at 60.
+    pub start: When,
+    /// How long the call of a caller is held open who knows nothing of tasks. 50 s by default: hosts cut calls at 60. A call
+    /// that is [never](When::Never) a task is held open until it ends.
     pub hold: Duration,
 }
 
 impl Default for GatewayOptions {
     fn default() -> Self {
-        Self { start: Start::After(Duration::from_secs(3)), hold: Duration::from_secs(50) }
+        Self { start: When::After(PATIENCE), hold: Duration::from_secs(50) }
     }
 }
 
@@ -83,18 +89,19 @@ impl Gateway {
     /// Each upstream is asked what it can. One that cannot be reached now is taken to have tools, and reached later.
     ///
     /// # Errors
-    /// What [`TaskServer`]'s builder refuses.
+    /// What [`TaskServer`]'s builder refuses: also a [policy](Upstream::tool) for a tool that its upstream has not, where all
+    /// upstreams can be reached now.
     pub async fn serve(
         upstreams: Vec<Upstream>,
         options: GatewayOptions,
         store: Arc<dyn Store>,
         mut config: Config,
     ) -> Result<TaskServer<Self>, BuildError> {
-        let info = introduce(&upstreams).await;
+        let (info, away) = introduce(&upstreams).await;
         let mut builder_tools = Vec::new();
         for upstream in &upstreams {
             for (tool, policy) in upstream.policies() {
-                let mut task = usual(policy.start.unwrap_or(options.start));
+                let mut task = usual(policy.start.unwrap_or(options.start), options.hold);
                 if let Some(deadline) = policy.deadline {
                     task = task.deadline(deadline);
                 }
@@ -116,13 +123,48 @@ impl Gateway {
         let mut builder = TaskServer::builder(gateway.clone())
             .shared_store(store)
             .config(config)
-            .default_tool(usual(options.start));
+            .default_tool(usual(options.start, options.hold));
         for (name, tool) in builder_tools {
             builder = builder.tool(name, tool);
         }
         let server = builder.build().await?;
         let _ = gateway.inner.server.set(server.clone());
+        if !away.is_empty() {
+            // What the others have.
+            server.relist().await;
+        }
+        for n in away {
+            tokio::spawn(gateway.clone().await_upstream(n));
+        }
         Ok(server)
+    }
+
+    /// Ends the connections to the upstreams, and the processes that upstreams are. For when the server has been shut down; a
+    /// call that comes later connects again.
+    pub async fn close(&self) {
+        futures::future::join_all(self.inner.upstreams.iter().map(Upstream::close)).await;
+    }
+
+    /// Waits for an upstream that could not be reached at the start, so that the tasks of its tools are taken up with it.
+    async fn await_upstream(self, n: usize) {
+        let (upstream, server) = (&self.inner.upstreams[n], self.inner.server.get());
+        let Some(server) = server else { return };
+        while upstream.reach().await.is_err() {
+            if server.is_shutting_down() {
+                return;
+            }
+        }
+        tracing::info!(upstream = upstream.name(), "an upstream was reached that was away at the start");
+        server.relist().await;
+    }
+
+    /// How long a call of a tool is held open for a caller who waits.
+    pub(crate) fn hold(&self, name: &str) -> Duration {
+        let policy = self.named(name).and_then(|(upstream, tool)| upstream.policies().get(tool));
+        match policy.and_then(|policy| policy.start).unwrap_or(self.inner.options.start) {
+            When::Never => UNTIL_ITS_END,
+            When::Now | When::After(_) => self.inner.options.hold,
+        }
     }
 
     fn named<'n>(&self, name: &'n str) -> Option<(&Upstream, &'n str)> {
@@ -146,6 +188,8 @@ macro_rules! page {
             let params = PaginatedRequestParams::default().with_cursor(theirs.take());
             let page = match $upstream.peer().await {
                 Ok(peer) => peer.$list(Some(params)).await.map_err(answered),
+                // Half a list would be taken for all that there is when the names in the settings are checked.
+                Err(error) if $gateway.inner.server.get().is_none() => return Err(error),
                 Err(error) => Err(error),
             };
             match page {
@@ -187,18 +231,28 @@ macro_rules! first {
 }
 
 /// What calls of a tool become. That a call is not made twice is for the call itself to see to.
-fn usual(start: Start) -> TaskTool {
-    TaskTool::optional().start(start).recovery(Recovery::Rerun)
+fn usual(start: When, hold: Duration) -> TaskTool {
+    TaskTool::optional().recovery(Recovery::Rerun).decide(move |_, context| match start {
+        When::Now => Decision::Task(Start::Now),
+        When::After(patience) if hold::comes_back(context) => {
+            Decision::Task(Start::After(patience.min(hold)))
+        }
+        When::After(patience) => Decision::Task(Start::After(patience)),
+        When::Never if hold::comes_back(context) => Decision::Task(Start::After(PATIENCE)),
+        When::Never => Decision::Sync,
+    })
 }
 
-/// What the upstreams can, put together.
-async fn introduce(upstreams: &[Upstream]) -> ServerConfig {
+/// What the upstreams can, put together, and which of them cannot be reached.
+async fn introduce(upstreams: &[Upstream]) -> (ServerConfig, Vec<usize>) {
     let infos = futures::future::join_all(upstreams.iter().map(Upstream::info)).await;
     let mut capabilities = ServerCapabilities::default();
     capabilities.tools = Some(Default::default());
     let mut instructions = Vec::new();
-    for (upstream, info) in upstreams.iter().zip(infos) {
+    let mut away = Vec::new();
+    for (n, (upstream, info)) in upstreams.iter().zip(infos).enumerate() {
         let Some(info) = info else {
+            away.push(n);
             tracing::warn!(upstream = upstream.name(), "an upstream cannot be reached yet");
             continue;
         };
@@ -214,7 +268,7 @@ async fn introduce(upstreams: &[Upstream]) -> ServerConfig {
     if !instructions.is_empty() {
         info = info.with_instructions(instructions.join("\n\n"));
     }
-    info
+    (info, away)
 }
 
 /// An upstream's answer that is an error is the gateway's answer, too; one that did not come is told without its reason.

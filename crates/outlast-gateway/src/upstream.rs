@@ -7,27 +7,43 @@ use std::{
     time::Duration,
 };
 
-use crate::changes::{Change, Changes};
-use outlast::{Recovery, Start};
-use outlast_client::{ClientOptions, Server, TaskClient};
+use outlast::Recovery;
+use outlast_client::{CallError, CallErrorKind, ClientOptions, Server, TaskClient};
 use rmcp::{
     ClientHandler, ErrorData, RoleClient,
     model::{
         ClientCapabilities, ClientConfig, Implementation, ResourceUpdatedNotificationParam, ServerPeerInfo,
-        Tool,
+        TASKS_EXTENSION_ID, Tool,
     },
-    service::{NotificationContext, Peer},
+    service::{NotificationContext, Peer, ServiceError},
+};
+
+use crate::{
+    backoff::Backoff,
+    changes::{Change, Changes},
+    clock,
 };
 
 /// How long an upstream may take to list its tools when the gateway starts.
 const INTRODUCTION: Duration = Duration::from_secs(10);
+
+/// When a call becomes a task, for callers who can follow one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// Never: every caller waits for the result, however long that takes.
+    Never,
+    /// At once.
+    Now,
+    /// When it is not over after this long, or when it asks something.
+    After(Duration),
+}
 
 /// What is settled for a tool, beyond what its annotations say.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct ToolPolicy {
     /// When a call becomes a task; none to leave it to the gateway's default.
-    pub start: Option<Start>,
+    pub start: Option<When>,
     /// Whether a call may be made again after the gateway stopped in its middle; none to go by the tool's annotations.
     pub recovery: Option<Recovery>,
     /// How long a call may take at the most.
@@ -39,8 +55,23 @@ pub struct Upstream {
     name: Option<String>,
     policies: BTreeMap<String, ToolPolicy>,
     client: TaskClient,
+    backoff: Mutex<Backoff>,
     tools: Mutex<HashMap<String, Tool>>,
     changes: Changes,
+}
+
+/// What an upstream says of itself.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Introduction {
+    /// Its name and version, as it gives them.
+    pub server: String,
+    /// The version of the protocol that it speaks.
+    pub protocol: String,
+    /// Whether it knows tasks itself.
+    pub knows_tasks: bool,
+    /// The names of its tools, without that of the upstream.
+    pub tools: Vec<String>,
 }
 
 /// What the gateway is to its upstreams. Questions that belong to no call have nobody to go to.
@@ -100,7 +131,8 @@ impl Upstream {
         options.validate_output = false;
         let changes = Changes::default();
         let client = TaskClient::builder(server).handler(Client(changes.clone())).options(options).build();
-        Self { name, policies: BTreeMap::new(), client, tools: Mutex::default(), changes }
+        let (policies, tools) = (BTreeMap::new(), Mutex::default());
+        Self { name, policies, client, backoff: Mutex::default(), tools, changes }
     }
 
     /// Settles more for a tool than its annotations say.
@@ -122,21 +154,86 @@ impl Upstream {
         &self.client
     }
 
-    /// The SDK's handle to the server. A connection that was lost, or a process that has ended, is made anew.
+    /// Reaches the upstream, and asks what it is.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or does not list its tools.
+    pub async fn introduce(&self) -> Result<Introduction, CallError> {
+        let peer = self.connect().await?;
+        let info = peer.peer_info();
+        let capabilities = info.as_ref().map(|info| info.capabilities.clone()).unwrap_or_default();
+        let tools = match capabilities.tools {
+            None => Vec::new(),
+            Some(_) => self.list().await?,
+        };
+        let server = info.as_ref().and_then(|info| info.server_info.as_ref());
+        let server = server.map(|server| format!("{} {}", server.name, server.version));
+        Ok(Introduction {
+            server: server.unwrap_or_default(),
+            protocol: info.map(|info| info.protocol_version.to_string()).unwrap_or_default(),
+            knows_tasks: capabilities.extensions.is_some_and(|known| known.contains_key(TASKS_EXTENSION_ID)),
+            tools,
+        })
+    }
+
+    /// Ends the connection, and the process where the upstream is one.
+    pub async fn close(&self) {
+        self.client.close().await;
+    }
+
+    /// Waits until the upstream may be tried again, and tries it: a connection that was lost, or a process that has ended,
+    /// is made anew.
+    ///
+    /// One that could not be reached is left alone for a while, and longer each time, so that a process which dies as it
+    /// starts is not started by every call.
+    pub(crate) async fn reach(&self) -> Result<(), ErrorData> {
+        while let Some(pause) = self.pause() {
+            tokio::time::sleep(pause).await;
+        }
+        self.peer().await.map(drop)
+    }
+
+    /// The SDK's handle to the server; an error while it is left alone.
     pub(crate) async fn peer(&self) -> Result<Peer<RoleClient>, ErrorData> {
-        self.client.peer().await.map_err(|error| {
+        if self.pause().is_some() {
+            return Err(unreachable_upstream());
+        }
+        self.connect().await.map_err(|error| {
             tracing::warn!(%error, upstream = self.name(), "an upstream cannot be reached");
             unreachable_upstream()
         })
     }
 
+    async fn connect(&self) -> Result<Peer<RoleClient>, CallError> {
+        let reached = self.client.peer().await;
+        let mut backoff = self.backoff.lock().unwrap_or_else(PoisonError::into_inner);
+        match &reached {
+            Ok(_) => backoff.reached(),
+            Err(_) => backoff.failed(clock::now()),
+        }
+        reached
+    }
+
+    fn pause(&self) -> Option<Duration> {
+        self.backoff.lock().unwrap_or_else(PoisonError::into_inner).pause(clock::now())
+    }
+
+    /// Asks for all tools, remembers them, and gives their names.
+    async fn list(&self) -> Result<Vec<String>, CallError> {
+        let tools = self.client.peer().await?.list_all_tools().await.map_err(|error| match error {
+            ServiceError::McpError(error) => CallErrorKind::Failed(error),
+            other => CallErrorKind::Connection(other.to_string()),
+        })?;
+        tools.iter().for_each(|tool| self.learn(tool));
+        Ok(tools.into_iter().map(|tool| tool.name.into_owned()).collect())
+    }
+
     /// What the server said of itself, if it can be reached.
     /// Its tools are known from then on.
     pub(crate) async fn info(&self) -> Option<ServerPeerInfo> {
-        let peer = self.client.peer().await.ok()?;
-        match tokio::time::timeout(INTRODUCTION, peer.list_all_tools()).await {
-            Ok(Ok(tools)) => tools.iter().for_each(|tool| self.learn(tool)),
-            _ => tracing::debug!(upstream = self.name(), "an upstream did not list its tools"),
+        let peer = self.peer().await.ok()?;
+        if !matches!(tokio::time::timeout(INTRODUCTION, self.list()).await, Ok(Ok(_))) {
+            tracing::debug!(upstream = self.name(), "an upstream did not list its tools");
         }
         peer.peer_info().map(|info| (*info).clone())
     }
@@ -162,11 +259,7 @@ impl Upstream {
             return recovery == Recovery::Rerun;
         }
         let mut found = self.known(tool);
-        if found.is_none()
-            && let Ok(peer) = self.client.peer().await
-            && let Ok(tools) = peer.list_all_tools().await
-        {
-            tools.iter().for_each(|tool| self.learn(tool));
+        if found.is_none() && self.reach().await.is_ok() && self.list().await.is_ok() {
             found = self.known(tool);
         }
         let annotations = found.and_then(|tool| tool.annotations).unwrap_or_default();

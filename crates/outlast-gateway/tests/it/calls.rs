@@ -2,9 +2,8 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use outlast::Start;
 use outlast_client::{CallErrorKind, Started, TaskClient};
-use outlast_gateway::Upstream;
+use outlast_gateway::{Upstream, When};
 use rmcp::{
     ClientHandler, RoleClient,
     model::{
@@ -43,7 +42,7 @@ fn upstream(plain: &Plain) -> Upstream {
 
 #[tokio::test]
 async fn a_quick_call_passes_through() {
-    let server = gateway(upstream(&Plain::default()), Start::After(LONG), LONG).await;
+    let server = gateway(upstream(&Plain::default()), When::After(LONG), LONG).await;
     let client = TaskClient::new(streams("gateway", server), Person);
 
     let mut params = CallToolRequestParams::new("quick");
@@ -56,7 +55,7 @@ async fn a_quick_call_passes_through() {
 #[tokio::test]
 async fn a_slow_call_is_a_task_whose_status_is_the_upstreams_progress() {
     let plain = Plain::default();
-    let server = gateway(upstream(&plain), Start::Now, LONG).await;
+    let server = gateway(upstream(&plain), When::Now, LONG).await;
     let client = TaskClient::new(streams("gateway", server), Person);
 
     let Started::Task(task) = client.start_tool(CallToolRequestParams::new("slow")).await.unwrap() else {
@@ -78,7 +77,7 @@ async fn a_slow_call_is_a_task_whose_status_is_the_upstreams_progress() {
 
 #[tokio::test]
 async fn what_an_upstream_asks_is_a_question_of_the_task() {
-    let server = gateway(upstream(&Plain::default()), Start::Now, LONG).await;
+    let server = gateway(upstream(&Plain::default()), When::Now, LONG).await;
     let client = TaskClient::new(streams("gateway", server), Person);
 
     let result = client.call_tool(CallToolRequestParams::new("asks")).await.unwrap();
@@ -89,7 +88,7 @@ async fn what_an_upstream_asks_is_a_question_of_the_task() {
 #[tokio::test]
 async fn a_cancel_reaches_the_upstream() {
     let plain = Plain::default();
-    let server = gateway(upstream(&plain), Start::Now, LONG).await;
+    let server = gateway(upstream(&plain), When::Now, LONG).await;
     let client = TaskClient::new(streams("gateway", server), Person);
     let Started::Task(task) = client.start_tool(CallToolRequestParams::new("slow")).await.unwrap() else {
         panic!("no task")
@@ -109,7 +108,7 @@ async fn a_cancel_reaches_the_upstream() {
 
 #[tokio::test]
 async fn a_caller_without_tasks_has_the_call_held_open_and_is_asked() {
-    let server = gateway(upstream(&Plain::default()), Start::Now, LONG).await;
+    let server = gateway(upstream(&Plain::default()), When::Now, LONG).await;
     let client = Person.serve(serve(server)).await.unwrap();
 
     let result = client.peer().call_tool(CallToolRequestParams::new("asks")).await.unwrap();
@@ -122,7 +121,7 @@ async fn a_caller_without_tasks_has_the_call_held_open_and_is_asked() {
 #[tokio::test]
 async fn past_the_hold_the_work_goes_on_and_is_asked_for() {
     let plain = Plain::default();
-    let server = gateway(upstream(&plain), Start::Now, Duration::from_millis(50)).await;
+    let server = gateway(upstream(&plain), When::Now, Duration::from_millis(50)).await;
     let client = Person.serve(serve(server)).await.unwrap();
 
     let told = text(&client.peer().call_tool(CallToolRequestParams::new("slow")).await.unwrap());
@@ -164,4 +163,44 @@ async fn the_tools_of_several_upstreams_carry_their_names() {
 
     let result = client.call_tool(CallToolRequestParams::new("b__quick")).await.unwrap();
     assert_eq!(text(&result), "quick null");
+}
+
+#[tokio::test]
+async fn a_call_is_held_no_longer_than_is_said_however_late_calls_become_tasks() {
+    let plain = Plain::default();
+    let server = gateway(upstream(&plain), When::After(LONG), Duration::from_millis(50)).await;
+    let client = Person.serve(serve(server)).await.unwrap();
+
+    let told = client.peer().call_tool(CallToolRequestParams::new("slow"));
+    let told = text(&tokio::time::timeout(LONG / 2, told).await.unwrap().unwrap());
+
+    assert!(told.contains("task_result"), "{told}");
+}
+
+#[tokio::test]
+async fn a_call_that_is_never_a_task_is_waited_for_by_every_caller() {
+    let plain = Plain::default();
+    let server = gateway(upstream(&plain), When::Never, Duration::ZERO).await;
+    let with_tasks = TaskClient::new(streams("gateway", server.clone()), Person);
+    let without = Person.serve(serve(server)).await.unwrap();
+
+    for n in 0..2 {
+        let call = async {
+            match n {
+                0 => match with_tasks.start_tool(CallToolRequestParams::new("slow")).await.unwrap() {
+                    Started::Ready(result) => result,
+                    other => panic!("no result: {other:?}"),
+                },
+                _ => without.peer().call_tool(CallToolRequestParams::new("slow")).await.unwrap(),
+            }
+        };
+        let let_go = async {
+            while plain.calls.load(Ordering::SeqCst) == n {
+                tokio::task::yield_now().await;
+            }
+            plain.go.notify_one();
+        };
+        let (result, ()) = tokio::join!(call, let_go);
+        assert_eq!(text(&result), "slow");
+    }
 }

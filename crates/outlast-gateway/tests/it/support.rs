@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
-use outlast::{Config, MemoryStore, Start, Store, SystemClock, TaskServer};
+use outlast::{Config, MemoryStore, Store, SystemClock, TaskServer};
 use outlast_client::Server;
-use outlast_gateway::{Gateway, GatewayOptions, Upstream};
+use outlast_gateway::{Gateway, GatewayOptions, Upstream, When};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
@@ -142,14 +142,14 @@ pub(crate) fn serve(server: TaskServer<Gateway>) -> tokio::io::DuplexStream {
 }
 
 /// A gateway with a store of its own in front of an upstream.
-pub(crate) async fn gateway(upstream: Upstream, start: Start, hold: Duration) -> TaskServer<Gateway> {
+pub(crate) async fn gateway(upstream: Upstream, start: When, hold: Duration) -> TaskServer<Gateway> {
     gateway_on(Arc::new(MemoryStore::new(SystemClock)), upstream, start, hold).await
 }
 
 pub(crate) async fn gateway_on(
     store: Arc<dyn Store>,
     upstream: Upstream,
-    start: Start,
+    start: When,
     hold: Duration,
 ) -> TaskServer<Gateway> {
     let mut options = GatewayOptions::default();

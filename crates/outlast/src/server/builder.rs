@@ -187,7 +187,7 @@ impl<H: ServerHandler> TaskServerBuilder<H> {
 }
 
 /// The handler's tools, asked for as a client would; `None` when it will not tell without a caller.
-async fn list_tools<H: ServerHandler>(handler: &Arc<H>) -> Option<Vec<Tool>> {
+pub(super) async fn list_tools<H: ServerHandler>(handler: &Arc<H>) -> Option<Vec<Tool>> {
     const PAGES: usize = 100;
     const PATIENCE: Duration = Duration::from_secs(5);
     let mut tools = Vec::new();

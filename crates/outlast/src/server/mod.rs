@@ -112,6 +112,16 @@ impl<H: ServerHandler> TaskServer<H> {
         &self.0.handler
     }
 
+    /// Asks the handler for its tools again, and from now on takes up tasks of those that it did not list before.
+    ///
+    /// Lists that clients ask for do the same as they pass; this is for a handler whose tools come later and whose tasks
+    /// should not wait for a client.
+    pub async fn relist(&self) {
+        if let Some(tools) = builder::list_tools(&self.0.handler).await {
+            self.learn(&tools);
+        }
+    }
+
     /// How many tasks run and are retained.
     ///
     /// # Errors
