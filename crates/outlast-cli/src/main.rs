@@ -1,7 +1,9 @@
-//! The `outlast` command: tools to try durable MCP tasks with, and an operator's view of the tasks of a store.
+//! The `outlast` command: a gateway that gives durable MCP tasks to any server, tools to try them with, and an operator's view
+//! of the tasks of a store.
 
 mod call;
 mod demo;
+mod gateway;
 mod signals;
 mod tasks;
 mod text;
@@ -21,6 +23,8 @@ use crate::call::exit::Exit;
 /// Outlast makes tool calls of the Model Context Protocol outlast the connection: a slow call becomes a task that is
 /// kept in a file, can ask its caller, and is still there after a crash.
 ///
+/// `outlast gateway` stands in front of any MCP server and does so for its tools.
+///
 /// Begin with `outlast demo`, which serves tools that do real work, call one of them with `outlast call`, and look at what
 /// became of the call with `outlast tasks list`.
 #[derive(Parser)]
@@ -38,6 +42,7 @@ RUST_LOG says what is logged, on standard error: RUST_LOG=outlast=debug, for exa
 enum Command {
     Call(call::Args),
     Demo(demo::Args),
+    Gateway(gateway::Args),
     Tasks(tasks::Args),
 }
 
@@ -45,7 +50,7 @@ fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
     // The SDK warns of each tool that fails and each connection that cannot be made, which is no news to the one who is
     // told so anyway.
-    let quiet = "warn,rmcp=error,rmcp::transport::worker=off";
+    let quiet = "warn,outlast_gateway=info,rmcp=error,rmcp::transport::worker=off";
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(quiet));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     log.with_ansi(io::stderr().is_terminal()).init();
@@ -66,6 +71,7 @@ fn run(command: Command) -> anyhow::Result<Exit> {
         match command {
             Command::Call(args) => call::main(args).await,
             Command::Demo(args) => demo::main(args).await.map(|()| Exit::Done),
+            Command::Gateway(args) => gateway::main(args).await,
             Command::Tasks(args) => tasks::main(args).await,
         }
     });

@@ -18,7 +18,7 @@ use rmcp::model::CallToolRequestParams;
 use serde_json::Value;
 
 pub(crate) use self::{
-    arguments::duration,
+    arguments::{duration, header},
     output::result as shown,
     prompt::Prompter,
     reach::{Asked, Place, Reach},

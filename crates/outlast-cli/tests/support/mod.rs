@@ -1,6 +1,7 @@
 //! The binary as its users meet it: over a socket, over its pipes, and on the command line.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod plain;
 #[cfg(unix)]
 pub(crate) mod pty;
 
@@ -18,9 +19,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// How long anything may take before a test says that it never came.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// How often a task is polled: well under what the server takes for too fast.
-const PACE: Duration = Duration::from_millis(100);
+pub(crate) const PACE: Duration = Duration::from_millis(100);
 
 pub(crate) fn outlast() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_outlast"));
@@ -85,6 +86,10 @@ impl Server {
     fn start(place: &Place, args: &[&str]) -> (Self, ChildStdin) {
         let mut command = outlast();
         command.current_dir(place.path()).arg("demo").args(args);
+        Self::run(command)
+    }
+
+    fn run(mut command: Command) -> (Self, ChildStdin) {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
         let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
@@ -223,6 +228,15 @@ impl Http {
 
     pub(crate) fn start_at(place: &Place, address: &str) -> Self {
         let (server, _) = Server::start(place, &["--listen", address]);
+        Self::of(server)
+    }
+
+    /// A server that is started by another command.
+    pub(crate) fn run(command: Command) -> Self {
+        Self::of(Server::run(command).0)
+    }
+
+    fn of(server: Server) -> Self {
         let mut banner = server.line();
         let url = banner.strip_prefix("listening on ").expect("the first line says where it listens");
         let address =
@@ -275,6 +289,12 @@ pub(crate) struct Pipes {
 impl Pipes {
     pub(crate) fn start(place: &Place) -> Self {
         let (server, stdin) = Server::start(place, &["--stdio"]);
+        Self { server, stdin, id: 0 }
+    }
+
+    /// A server that is started by another command.
+    pub(crate) fn run(command: Command) -> Self {
+        let (server, stdin) = Server::run(command);
         Self { server, stdin, id: 0 }
     }
 

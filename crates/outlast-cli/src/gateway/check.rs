@@ -1,0 +1,49 @@
+//! `outlast gateway --check`: whether the settings are right and the servers can be reached.
+
+use outlast_gateway::Introduction;
+
+use super::{
+    config::{Config, UpstreamConfig},
+    settings::nearest,
+};
+use crate::{call::exit::Exit, text::printable};
+
+/// Reaches each upstream once, and writes what it is. Nothing is opened or listened on.
+pub(super) async fn check(config: &Config) -> anyhow::Result<Exit> {
+    let looks = config.upstreams.iter().map(|upstream| async {
+        let server = upstream.upstream();
+        let looked = server.introduce().await.map_err(|error| error.to_string());
+        server.close().await;
+        report(upstream, looked)
+    });
+    let mut is_right = true;
+    for (text, is_good) in futures::future::join_all(looks).await {
+        println!("{}", printable(&text));
+        is_right &= is_good;
+    }
+    Ok(if is_right { Exit::Done } else { Exit::Failed })
+}
+
+/// What is to be said of an upstream, and whether it is as it should be.
+fn report(upstream: &UpstreamConfig, looked: Result<Introduction, String>) -> (String, bool) {
+    let name = upstream.shown();
+    let server = match looked {
+        Ok(server) => server,
+        Err(why) => return (format!("{name}: cannot be reached: {why}"), false),
+    };
+    let tasks = if server.knows_tasks { ", knows tasks itself" } else { "" };
+    let mut text = format!(
+        "{name}: reached; {}, protocol {}{tasks}, {} tools",
+        server.server,
+        server.protocol,
+        server.tools.len()
+    );
+    let known: Vec<&str> = server.tools.iter().map(String::as_str).collect();
+    let mut is_good = true;
+    for tool in upstream.tools().filter(|tool| !known.contains(tool)) {
+        is_good = false;
+        let hint = nearest(tool, &known).map(|near| format!("; the nearest is '{near}'")).unwrap_or_default();
+        text.push_str(&format!("\n{name}: something is set for the tool '{tool}', which it has not{hint}"));
+    }
+    (text, is_good)
+}

@@ -1,0 +1,251 @@
+//! `outlast gateway`: durable tasks for servers that know nothing of them.
+
+mod check;
+mod config;
+mod settings;
+
+use std::{
+    env, fs,
+    io::{self, Write},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, anyhow, bail};
+use outlast::{BuildError, TaskServer, http};
+use outlast_gateway::Gateway;
+use outlast_sqlite::{OpenError, Options, Role, SqliteStore};
+use sha2::{Digest, Sha256};
+use tokio::net::TcpListener;
+use toml::Value;
+
+use self::{config::Config, settings::Settings};
+use crate::{call::exit::Exit, signals, text::shell_word};
+
+/// Stand in front of any MCP server, and make its slow calls durable tasks
+///
+/// The server is a command that is started and spoken to over its standard input and output, or a URL; several are named
+/// in a file. Whoever calls the gateway gets their tools, prompts and resources. A call that takes long becomes a task that is
+/// kept in a file, for callers who can follow one; the call of any other caller is held open, and past --hold the answer
+/// names tools by which the result is asked for.
+///
+/// There is no access control yet, so only this machine may call.
+#[derive(clap::Args)]
+#[command(
+    override_usage = "outlast gateway [OPTIONS] -- COMMAND [ARG]...\n       outlast gateway [OPTIONS] --upstream URL\n       outlast \
+        gateway [OPTIONS] [--config FILE]",
+    after_help = AFTER_HELP
+)]
+pub(crate) struct Args {
+    /// The server, as a command
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["upstream", "token_env"])]
+    command: Vec<String>,
+    /// The server, as a URL
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    /// Send the bearer token that is in this environment variable to the server with that URL
+    #[arg(long, value_name = "VAR", requires = "upstream")]
+    token_env: Option<String>,
+    /// Read settings from this file [default: gateway.toml, where the command line names no server]
+    #[arg(long, env = "OUTLAST_GATEWAY_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where to listen; port 0 takes a free one [default: 127.0.0.1:8808]
+    #[arg(long, value_name = "ADDR", conflicts_with = "stdio")]
+    listen: Option<String>,
+    /// Serve on standard input and output instead, for a host that starts its servers itself
+    #[arg(long)]
+    stdio: bool,
+    /// The file that tasks are kept in; created when there is none [default: outlast-gateway.db; with --stdio, one for each
+    /// set of servers]
+    #[arg(long, value_name = "FILE")]
+    db: Option<String>,
+    /// How long to hold the call of a caller who cannot follow a task [default: 50s]
+    #[arg(long, value_name = "TIME")]
+    hold: Option<String>,
+    /// When a call becomes a task: now, never, or after a time such as 3s [default: 3s]
+    #[arg(long, value_name = "WHEN")]
+    start: Option<String>,
+    /// Check the settings, reach each server once, say what it is, and end
+    #[arg(long)]
+    check: bool,
+}
+
+const AFTER_HELP: &str = "\
+Settings come from the file, then the environment, then the command line; later ones win. The keys of the file:
+  listen, stdio, db, hold, start         as the options above
+  url, command, env, headers, header_env, token_env, tools
+                                         the one server, whose tools keep their names
+  [upstream.NAME]                        one of several, with the same keys; its tools are NAME__TOOL
+  [tools.TOOL], [upstream.NAME.tools.TOOL]
+                                         for one tool: start, recovery (rerun or fail), deadline
+Each key is a variable, too: OUTLAST_GATEWAY_HOLD, OUTLAST_GATEWAY_UPSTREAM__FILES__URL.";
+
+/// How long running calls have to end when the gateway is stopped: short enough for the patience of those who stop it.
+const DRAIN: Duration = Duration::from_secs(5);
+const CONFIG: &str = "gateway.toml";
+const DB: &str = "outlast-gateway.db";
+
+/// Wires: reads what is set, opens, binds, serves.
+pub(crate) async fn main(args: Args) -> anyhow::Result<Exit> {
+    // Before anyone is told that there is a server, so that whoever stops it is heard.
+    let is_check = args.check;
+    let config = read(args)?;
+    if is_check {
+        return check::check(&config).await;
+    }
+    let stop = signals::asked_to_stop()?;
+    let db = config.db.clone().unwrap_or_else(|| default_db(&config));
+    if config.stdio {
+        // A host may start one gateway for each of its windows, all on one file.
+        let store = open(&db, Options::default().role(Role::Auto))?;
+        let server = serve(&config, store.clone()).await?;
+        eprintln!("outlast: serving on standard input and output, with tasks in {}", db.display());
+        let served = outlast::stdio::serve(server.clone(), stop).await;
+        end(&server, &store).await;
+        served?;
+        return Ok(Exit::Done);
+    }
+    let listener = listen(&config.listen).await?;
+    let store = open(&db, Options::default())?;
+    let server = serve(&config, store.clone()).await?;
+    let address = listener.local_addr()?;
+    let mut stdout = io::stdout();
+    stdout.write_all(banner(&config, address, &db).as_bytes())?;
+    stdout.flush()?;
+    let mut options = http::Options::default();
+    options.allowed_hosts.push(address.ip().to_string());
+    let router = http::router(&server, &options);
+    let served = http::serve_router(listener, router, server.clone(), &options, stop).await;
+    end(&server, &store).await;
+    served?;
+    Ok(Exit::Done)
+}
+
+/// All that is set, in the file, the environment and on the command line.
+fn read(args: Args) -> anyhow::Result<Config> {
+    let names_one = args.upstream.is_some() || !args.command.is_empty();
+    let mut settings = match args.config.as_deref().filter(|file| !file.as_os_str().is_empty()) {
+        Some(file) => of_file(file)?,
+        None if !names_one && Path::new(CONFIG).exists() => of_file(Path::new(CONFIG))?,
+        None => Settings::default(),
+    };
+    for (name, value) in env::vars_os() {
+        let Some(name) = name.to_str().filter(|name| name.starts_with(settings::PREFIX)) else { continue };
+        let value = value.to_str().with_context(|| format!("{name}: the value is not text in UTF-8"))?;
+        settings.set_variable(name, value);
+    }
+    if names_one {
+        // The one on the command line takes the place of the one that is set elsewhere.
+        for key in ["url", "command", "env", "headers", "header_env", "token_env"] {
+            settings.unset(key);
+        }
+    }
+    let texts = [
+        ("url", "--upstream", args.upstream),
+        ("token_env", "--token-env", args.token_env),
+        ("listen", "--listen", args.listen),
+        ("db", "--db", args.db),
+        ("hold", "--hold", args.hold),
+        ("start", "--start", args.start),
+    ];
+    for (key, option, text) in texts {
+        if let Some(text) = text {
+            settings.set_option(key, option, Value::String(text));
+        }
+    }
+    if !args.command.is_empty() {
+        let words = args.command.into_iter().map(Value::String).collect();
+        settings.set_option("command", "the command after --", Value::Array(words));
+    }
+    if args.stdio {
+        settings.set_option("stdio", "--stdio", Value::Boolean(true));
+    }
+    Config::read(settings, &|name| env::var(name).ok())
+        .map_err(|problems| anyhow!("the gateway cannot start as it is set up\n{}", problems.join("\n")))
+}
+
+fn of_file(file: &Path) -> anyhow::Result<Settings> {
+    let text = fs::read_to_string(file).with_context(|| {
+        format!("cannot read the settings in {}; name the right file with --config", file.display())
+    })?;
+    Settings::of_file(file.to_owned(), &text).map_err(anyhow::Error::msg)
+}
+
+/// The file for the tasks of stdio gateways is one for each set of upstreams: hosts start several gateways in one folder, and
+/// each would take up the tasks of the others, whose tools it does not have.
+fn default_db(config: &Config) -> PathBuf {
+    if !config.stdio {
+        return DB.into();
+    }
+    let mut digest = Sha256::new();
+    for upstream in &config.upstreams {
+        digest.update(format!("{:?}\n{}\n", upstream.name, upstream.identity()));
+    }
+    let digest: String = digest.finalize().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    format!("outlast-gateway-{digest}.db").into()
+}
+
+fn open(db: &Path, options: Options) -> anyhow::Result<SqliteStore> {
+    SqliteStore::open_with(db, options).map_err(|refusal| match refusal {
+        OpenError::Held { path, holder } => anyhow!(
+            "{} is served by {holder}; stop that one, or name another file with --db, or serve beside it with --stdio",
+            path.display()
+        ),
+        other => other.into(),
+    })
+}
+
+/// A listener that this machine alone can reach.
+async fn listen(place: &str) -> anyhow::Result<TcpListener> {
+    let found = tokio::net::lookup_host(place).await;
+    let found =
+        found.with_context(|| format!("there is no address {place}; choose another place with --listen"))?;
+    let addresses: Vec<SocketAddr> = found.collect();
+    if let Some(open) = addresses.iter().find(|address| !address.ip().is_loopback()) {
+        bail!(
+            "{open} can be reached from other machines, and whoever reaches it could call every tool behind the gateway, which \
+            has no access control yet; listen on 127.0.0.1 (or [::1]), and let those who may call come through something that \
+            knows them, such as an SSH tunnel"
+        );
+    }
+    TcpListener::bind(&*addresses)
+        .await
+        .with_context(|| format!("cannot listen on {place}; choose another place with --listen"))
+}
+
+async fn serve(config: &Config, store: SqliteStore) -> anyhow::Result<TaskServer<Gateway>> {
+    let upstreams = config.upstreams.iter().map(config::UpstreamConfig::upstream).collect();
+    let mut runtime = outlast::Config::default();
+    runtime.drain = DRAIN;
+    let served = Gateway::serve(upstreams, config.options.clone(), std::sync::Arc::new(store), runtime).await;
+    served.map_err(|refusal| match refusal {
+        BuildError::UnknownTool(tool) => anyhow!(
+            "something is set for the tool '{tool}', which no server behind the gateway has; `outlast gateway --check` with the \
+            same settings says which one is near"
+        ),
+        other => other.into(),
+    })
+}
+
+/// Ends the servers that were started here, and closes the file.
+async fn end(server: &TaskServer<Gateway>, store: &SqliteStore) {
+    server.handler().close().await;
+    store.close().await;
+}
+
+/// Where the gateway is, and what to do with it. Its first line is for scripts too.
+fn banner(config: &Config, address: SocketAddr, db: &Path) -> String {
+    let url = format!("http://{address}/mcp");
+    let behind: Vec<String> = config.upstreams.iter().map(config::UpstreamConfig::shown).collect();
+    let db = db.display().to_string();
+    format!(
+        "listening on {url}\n\n\
+        Behind it: {}.\n\
+        Call a tool:      outlast call {url} TOOL --arg NAME=VALUE\n\
+        See the tasks:    outlast tasks list --db {}\n\n\
+        Ctrl-C stops the gateway. Its tasks stay in {db}, and go on when it is started again.\n",
+        behind.join(", "),
+        shell_word(&db)
+    )
+}
