@@ -2,6 +2,9 @@
 //! sockets, one after another and sixteen at a time. Prints the time of a call and the processor time of the whole process
 //! for it, and what each is of the direct call.
 //!
+//! A call with a key, by which its repeat is recognised, is kept before it is made and when it is done: it takes two syncs of
+//! the disk, which the first line measures. One without leaves no trace when it is quick.
+//!
 //! `cargo bench -p outlast-gateway --bench overhead -- [--calls N]`
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
@@ -13,7 +16,7 @@ use std::{
 
 use anyhow::Context;
 use outlast::Config;
-use outlast_client::{ClientOptions, Server, TaskClient};
+use outlast_client::{Server, TaskClient};
 use outlast_gateway::{Gateway, GatewayOptions, Upstream};
 use outlast_sqlite::SqliteStore;
 use rmcp::{
@@ -97,7 +100,7 @@ async fn measure(calls: usize) -> anyhow::Result<()> {
             let base = base.get_or_insert(line);
             let ratio = |n: usize| line[n].as_secs_f64() / base[n].as_secs_f64();
             println!(
-                "{at_once:>2} at once, {way:<7}  median {:>7.3} ms {:>5.2}x   99 of 100 {:>7.3} ms {:>5.2}x   processor {:>6.3} ms {:>5.2}x",
+                "{at_once:>2} at once, {way:<14}  median {:>7.3} ms {:>5.2}x   99 of 100 {:>7.3} ms {:>5.2}x   processor {:>6.3} ms {:>5.2}x",
                 line[0].as_secs_f64() * 1e3,
                 ratio(0),
                 line[1].as_secs_f64() * 1e3,
@@ -110,15 +113,26 @@ async fn measure(calls: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn run(client: &TaskClient, calls: usize, at_once: usize) -> anyhow::Result<Vec<Duration>> {
+async fn run(
+    client: &TaskClient,
+    calls: usize,
+    at_once: usize,
+    keyed: bool,
+) -> anyhow::Result<Vec<Duration>> {
     let mut callers = tokio::task::JoinSet::new();
     for _ in 0..at_once {
         let client = client.clone();
+        let peer = client.peer().await?;
         callers.spawn(async move {
             let mut took = Vec::with_capacity(calls / at_once);
             for _ in 0..calls / at_once {
                 let begun = Instant::now();
-                client.call_tool(CallToolRequestParams::new("quick")).await?;
+                let params = CallToolRequestParams::new("quick");
+                if keyed {
+                    client.call_tool(params).await?;
+                } else {
+                    peer.call_tool(params).await?;
+                }
                 took.push(begun.elapsed());
             }
             anyhow::Ok(took)
@@ -129,6 +143,17 @@ async fn run(client: &TaskClient, calls: usize, at_once: usize) -> anyhow::Resul
         all.extend(took??);
     }
     Ok(all)
+}
+
+/// How long the disk takes to keep something.
+fn sync_time(directory: &std::path::Path) -> anyhow::Result<Duration> {
+    let mut file = std::fs::File::create(directory.join("synced"))?;
+    let begun = Instant::now();
+    for _ in 0..100 {
+        std::io::Write::write_all(&mut file, &[0; 4096])?;
+        file.sync_data()?;
+    }
+    Ok(begun.elapsed() / 100)
 }
 
 /// What this process has used of the processors.
