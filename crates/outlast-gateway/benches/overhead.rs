@@ -85,15 +85,17 @@ async fn measure(calls: usize) -> anyhow::Result<()> {
     let through = format!("http://{}/mcp", listener.local_addr()?);
     tokio::spawn(outlast::http::serve(listener, gateway, std::future::pending()));
 
+    println!("disk: 4 KiB appended and synced in {:.3} ms", sync_time(directory.path())?.as_secs_f64() * 1e3);
     println!("{calls} calls each way; processor time is that of caller, gateway and server together");
     for at_once in [1, 16] {
         let mut base = None;
-        for (way, url) in [("direct", &direct), ("gateway", &through)] {
-            let client =
-                TaskClient::builder(Server::http(url.clone())).options(ClientOptions::default()).build();
-            run(&client, calls / 10, at_once).await?;
+        for (way, url, keyed) in
+            [("direct", &direct, false), ("gateway", &through, false), ("gateway, keyed", &through, true)]
+        {
+            let client = TaskClient::builder(Server::http(url.clone())).build();
+            run(&client, calls / 10, at_once, keyed).await?;
             let before = processor_time()?;
-            let mut took = run(&client, calls, at_once).await?;
+            let mut took = run(&client, calls, at_once, keyed).await?;
             let processor = (processor_time()? - before) / u32::try_from(calls)?;
             took.sort_unstable();
             let line = [took[took.len() / 2], took[took.len() * 99 / 100], processor];
