@@ -50,9 +50,11 @@ pub(crate) fn json(value: &Value) -> String {
     printable(&format!("{value:#}"))
 }
 
-/// Control characters begin escape sequences, and the marks of writing direction show text in another order.
+/// Control characters begin escape sequences, the separators of lines begin a line, and the marks of writing direction show
+/// text in another order.
 fn acts_on_terminals(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c.is_control()
+        || matches!(c, '\u{061c}' | '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A duration, in the largest unit that it fills.
@@ -113,6 +115,7 @@ mod tests {
     fn what_a_tool_says_cannot_steer_the_terminal() {
         assert_eq!(printable("a\u{1b}[2Jb\rc\u{9b}d\ne"), "a\\u001b[2Jb\\u000dc\\u009bd\ne");
         assert_eq!(printable("safe\u{202e}exe.txt"), "safe\\u202eexe.txt");
+        assert_eq!(printable("a\u{61c}b\u{2028}c"), "a\\u061cb\\u2028c");
         assert_eq!(printable("naïve 日本語 🙂"), "naïve 日本語 🙂");
     }
 

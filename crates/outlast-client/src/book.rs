@@ -56,6 +56,20 @@ impl Book {
         Self { keys: delivered.chain(answered).collect(), ..Self::default() }
     }
 
+    /// Adds what another process has written down of the same task since: its answers, and what of them was acknowledged. An
+    /// answer that is here already stays, and a prompt that is open for such a key is no longer [awaited](Self::awaits).
+    pub(crate) fn learn(&mut self, other: Self) {
+        for (key, state) in other.keys {
+            match self.keys.get(&key) {
+                Some(Key::Delivered) => continue,
+                Some(Key::Answered { .. }) if state != Key::Delivered => continue,
+                Some(&Key::Open { round, .. }) => self.close(round, true),
+                Some(Key::Answered { .. }) | None => {}
+            }
+            self.keys.insert(key, state);
+        }
+    }
+
     /// Takes the outstanding keys of a newest state, gives those to present now, and withdraws what is not asked any more.
     ///
     /// # Errors
@@ -285,6 +299,22 @@ mod tests {
         assert_eq!(due(&mut book, &[]), []);
         assert_eq!(book.ready(), [("a".to_owned(), json!(1))].into());
         assert_eq!(due(&mut book, &["a"]), []);
+    }
+
+    #[test]
+    fn what_another_process_has_written_down_is_learnt_and_takes_nothing_away() {
+        let mut book = Book::resumed([("b".into(), json!("here"))].into(), ["c".to_owned()].into());
+        let (key, prompt) = due(&mut book, &["a", "b", "c"]).remove(0);
+        let there: Answers = [("a", 1), ("b", 2), ("c", 3)].map(|(key, n)| (key.into(), json!(n))).into();
+
+        book.learn(Book::resumed(there, ["d".to_owned()].into()));
+
+        assert!(!book.awaits(&key, prompt) && !book.answer(&key, prompt, json!("late")));
+        assert_eq!(book.ready(), [("a".to_owned(), json!(1)), ("b".to_owned(), json!("here"))].into());
+        assert_eq!(book.delivered(), ["c".to_owned(), "d".to_owned()].into());
+        assert!(book.rounds.is_empty());
+        book.learn(Book::resumed(Answers::new(), ["b".to_owned()].into()));
+        assert_eq!(book.ready().len(), 1);
     }
 
     #[test]

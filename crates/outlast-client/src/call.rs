@@ -17,10 +17,11 @@ use crate::{
     clock,
     connection::{Connection, Failure, is_missing_capability, keyed, left, random_text},
     error::{CallError, CallErrorKind},
-    follow::{Created, Origin},
+    follow::Origin,
     handle::{TaskHandle, read_result},
     options::CallOptions,
     pace, pump,
+    registry::Created,
     saved::{Generation, SavedTask},
     schema,
     tap::{User, with_tasks},
@@ -47,7 +48,7 @@ pub(crate) async fn start(
     let mut waits = 0;
     for _ in 0..=max_rounds {
         let value = call.answer().await?;
-        match call.read(value)? {
+        match call.read(value).await? {
             Answer::Result(result) => return Ok(Started::Ready(result)),
             Answer::Task(seed) => return call.follow(seed).await.map(Started::Task),
             Answer::Asks { questions, state } => {
@@ -134,15 +135,34 @@ impl<'c> Call<'c> {
 
     /// Sends the call, again where that is safe, and gives the answer.
     async fn answer(&mut self) -> Result<Value, CallError> {
+        let mut lost = None;
+        let answer = self.answer_or_lose(&mut lost).await;
+        match (answer, lost) {
+            // No more than a deadline only for those who may call again.
+            (Err(error), Some(why)) if *error.kind() == CallErrorKind::Deadline && !self.may_call_again() => {
+                Err(CallErrorKind::OutcomeUnknown(why).into())
+            }
+            (answer, _) => answer,
+        }
+    }
+
+    /// As [`answer`](Self::answer). How the call was `lost` is kept, once it was: the tool may have run, whatever becomes of
+    /// the repeat.
+    async fn answer_or_lose(&mut self, lost: &mut Option<String>) -> Result<Value, CallError> {
         let (mut turned_away, mut refreshed) = (0, false);
-        // How the connection was lost, once it was: the tool may have run, whatever becomes of the repeat.
-        let mut lost: Option<String> = None;
         loop {
             let failure = match self.send().await {
                 Ok(value) => return Ok(value),
                 Err(failure) => failure,
             };
-            in_time(self.until)?;
+            if let Err(late) = in_time(self.until) {
+                match failure {
+                    Failure::Lost(why) => _ = lost.get_or_insert(why),
+                    Failure::Overdue => _ = lost.get_or_insert_with(|| "no answer came in time".into()),
+                    _ => {}
+                }
+                return Err(late);
+            }
             match failure {
                 // The server may be starting again; a repeat that does not reach it is none.
                 Failure::Unreached(_) if lost.is_some() && turned_away < BUSY_TRIES => {
@@ -173,20 +193,20 @@ impl<'c> Call<'c> {
                 }
                 Failure::SessionEnded => {
                     self.client.link.drop_connection(&self.connection);
-                    let end = lost.map_or(CallErrorKind::SessionEnded, CallErrorKind::OutcomeUnknown);
+                    let end = lost.take().map_or(CallErrorKind::SessionEnded, CallErrorKind::OutcomeUnknown);
                     return Err(end.into());
                 }
                 Failure::Lost(why) => {
                     if lost.is_some() || !self.may_repeat() {
-                        return Err(CallErrorKind::OutcomeUnknown(lost.unwrap_or(why)).into());
+                        return Err(CallErrorKind::OutcomeUnknown(lost.take().unwrap_or(why)).into());
                     }
-                    lost = Some(why);
+                    *lost = Some(why);
                     self.connect_for_repeat(lost.as_deref()).await?;
                 }
                 // An answer to the repeat is the answer.
                 Failure::Refused(error) => return Err(CallErrorKind::Failed(error).into()),
                 other => {
-                    let end = lost.map_or_else(|| other.into_kind(), CallErrorKind::OutcomeUnknown);
+                    let end = lost.take().map_or_else(|| other.into_kind(), CallErrorKind::OutcomeUnknown);
                     return Err(end.into());
                 }
             }
@@ -198,6 +218,11 @@ impl<'c> Call<'c> {
     fn may_repeat(&self) -> bool {
         self.connection.session.is_none()
             && (self.connection.recognises_repeats(&self.name) || self.tool.is_repeatable)
+    }
+
+    /// Whether the caller can make the call again, by a call of its own: that has another key, if the caller gave none.
+    fn may_call_again(&self) -> bool {
+        self.tool.is_repeatable || (self.is_under_given_key && self.connection.recognises_repeats(&self.name))
     }
 
     /// The connection for a repeat, which is another one where the first was lost altogether; a server that is not what it
@@ -243,7 +268,7 @@ impl<'c> Call<'c> {
     }
 
     /// What an answer is, by its `resultType` (S8).
-    fn read(&self, value: Value) -> Result<Answer, CallError> {
+    async fn read(&self, value: Value) -> Result<Answer, CallError> {
         let invalid = |why: &str| Err(CallErrorKind::InvalidResponse(why.into()).into());
         let Value::Object(fields) = value else {
             return invalid("the answer to `tools/call` is no object");
@@ -276,7 +301,7 @@ impl<'c> Call<'c> {
             };
         }
         let result = read_result(fields)?;
-        match schema::misfit(self.schema(), &result) {
+        match schema::misfit(self.schema(), &result).await {
             None => Ok(Answer::Result(result)),
             Some(why) => Err(CallErrorKind::OutputSchema(why).into()),
         }
@@ -341,7 +366,10 @@ impl<'c> Call<'c> {
             followed.set_handler(handler);
         }
         let handle = TaskHandle::new(followed);
-        handle.keep().await?;
+        // The task is there: whoever gives up on the store has its handle.
+        within(self.until, handle.keep())
+            .await
+            .unwrap_or_else(|late| Err(late.with_handle(handle.clone())))?;
         Ok(handle)
     }
 

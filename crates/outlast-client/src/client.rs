@@ -1,6 +1,6 @@
 //! The client: calls tools, and follows the tasks that calls become.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, io, sync::Arc};
 
 use rmcp::{
     ClientHandler, RoleClient,
@@ -13,9 +13,10 @@ use crate::{
     call, clock,
     connection::Link,
     error::{CallError, CallErrorKind},
-    follow::{Origin, Registry},
+    follow::Origin,
     handle::TaskHandle,
     options::{CallOptions, ClientOptions},
+    registry::Registry,
     saved::SavedTask,
     server::Server,
     store::HandleStore,
@@ -49,9 +50,8 @@ pub(crate) struct Inner {
     pub(crate) store: Option<Arc<dyn HandleStore>>,
 }
 
-/// What a call brought at once.
+/// What a call brought at once: there is no third.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum Started {
     /// The result.
     Ready(CallToolResult),
@@ -68,7 +68,8 @@ pub struct TaskClientBuilder {
 }
 
 impl TaskClientBuilder {
-    /// Puts the server's questions to this handler, and declares what it declares. Without one, every question is declined.
+    /// Puts the server's questions to this handler, and declares what it declares in `get_info`; what is not declared there
+    /// is refused, and never put. Without a handler every question is refused.
     #[must_use]
     pub fn handler(mut self, handler: impl ClientHandler) -> Self {
         self.handler = Some(Arc::new(handler));
@@ -184,8 +185,11 @@ impl TaskClient {
     /// [`CallErrorKind::Store`] when the store cannot be read.
     pub async fn resume_all(&self) -> Result<Vec<TaskHandle>, CallError> {
         let Some(store) = &self.inner.store else { return Ok(Vec::new()) };
-        let saved = store.list(self.inner.link.server().name()).await;
-        let saved = saved.map_err(|error| CallError::new(CallErrorKind::Store(error.to_string())))?;
+        let listed = store.list(self.inner.link.server().name());
+        let saved = tokio::time::timeout(self.inner.link.options().request_timeout, listed)
+            .await
+            .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "the store took too long")))
+            .map_err(|error| CallError::new(CallErrorKind::Store(error.to_string())))?;
         saved.into_iter().map(|saved| self.take_up(saved)).collect()
     }
 

@@ -2,7 +2,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -56,6 +59,9 @@ pub(crate) struct Connection {
     pub(crate) session: Option<String>,
     /// What is known of the server's tools.
     pub(crate) tools: Tools,
+    /// Whether a request has found it gone. With the runtime that it was made in its tasks end one after the other, and the
+    /// SDK calls it open until the last one has.
+    is_gone: AtomicBool,
 }
 
 /// Why a request got no result.
@@ -149,6 +155,7 @@ impl Connection {
             repeats,
             session,
             tools: Tools::default(),
+            is_gone: AtomicBool::new(false),
         })
     }
 
@@ -203,7 +210,7 @@ impl Connection {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.peer.is_transport_closed()
+        self.is_gone.load(Ordering::Relaxed) || self.peer.is_transport_closed()
     }
 
     /// Whether requests about tasks may be sent at all; what may not fails before any I/O.
@@ -269,7 +276,22 @@ impl Connection {
     ) -> Result<RequestHandle<RoleClient>, Failure> {
         let request = ClientRequest::CustomRequest(request);
         // `send_cancellable_request` sends nothing when it is dropped: no `notifications/cancelled` for a task (S22).
-        self.peer().send_cancellable_request(request, options).await.map_err(of_request)
+        self.peer().send_cancellable_request(request, options).await.map_err(|error| self.failed(error))
+    }
+
+    /// Why a request failed; with the connection, no other is made on it.
+    fn failed(&self, error: ServiceError) -> Failure {
+        let is_gone = match &error {
+            ServiceError::TransportClosed => true,
+            ServiceError::TransportSend(error) => WireError::of(error).is_some_and(WireError::is_closed),
+            _ => false,
+        };
+        self.is_gone.fetch_or(is_gone, Ordering::Relaxed);
+        match (error, self.observed.end()) {
+            // A process that has ended says how, which is more than that it has.
+            (ServiceError::TransportClosed, Some(end)) => Failure::Lost(end),
+            (error, _) => of_request(error),
+        }
     }
 
     /// What an answer says, as it came over the wire.
@@ -279,12 +301,7 @@ impl Connection {
     ) -> Result<Value, Failure> {
         match answer.unwrap_or(Err(ServiceError::TransportClosed)) {
             Ok(result) => Ok(raw_result(result)),
-            // A process that has ended says how, which is more than that it has.
-            Err(ServiceError::TransportClosed) => {
-                let end = self.observed.end();
-                Err(Failure::Lost(end.unwrap_or_else(|| "the connection was closed".into())))
-            }
-            Err(error) => Err(of_request(error)),
+            Err(error) => Err(self.failed(error)),
         }
     }
 }

@@ -23,7 +23,8 @@ pub enum CallErrorKind {
     Failed(ErrorData),
     /// The task was cancelled. The text is what the server says of it.
     Cancelled(Option<String>),
-    /// The caller's deadline passed. The task goes on.
+    /// The caller's deadline passed. The task goes on, if there is a handle; without one nothing was called, or calling again
+    /// does no harm.
     Deadline,
     /// The task's time to live passed without an end in sight (S24).
     Expired,
@@ -48,8 +49,8 @@ pub enum CallErrorKind {
     },
     /// The task asked more rounds of questions than the client follows.
     TooManyQuestions,
-    /// The connection was lost after the call was sent and before an answer came, and repeating it is not known to be safe:
-    /// the tool may have run or not.
+    /// The connection was lost, or the deadline passed, after the call was sent and before an answer came, and repeating it is
+    /// not known to be safe: the tool may have run or not.
     OutcomeUnknown(String),
     /// The server asks for (another) authorization. The text is its challenge.
     Unauthorized(String),
@@ -182,7 +183,7 @@ impl fmt::Display for CallErrorKind {
             Self::TooManyQuestions => f.write_str("the task asks more questions than this client follows"),
             Self::OutcomeUnknown(why) => write!(
                 f,
-                "the connection was lost before an answer came ({why}); the tool may have run, and calling again may run it twice"
+                "the call was sent and not answered ({why}); the tool may have run, and calling again may run it twice"
             ),
             Self::Unauthorized(_) => f.write_str("the server asks for authorization"),
             Self::Connection(why) => write!(f, "the server cannot be reached: {why}"),

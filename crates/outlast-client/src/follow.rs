@@ -1,8 +1,8 @@
 //! One task as this process follows it: what was last seen of it, the book of its questions, and who waits for it.
 
 use std::{
-    collections::{BTreeSet, HashMap},
-    fmt,
+    collections::BTreeSet,
+    fmt, io,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
@@ -22,7 +22,6 @@ use crate::{
     clock,
     connection::{Connection, Failure, Link},
     error::CallErrorKind,
-    pace,
     pump::Pump,
     requests,
     saved::{Generation, SavedTask},
@@ -124,7 +123,7 @@ impl State {
 }
 
 impl Followed {
-    fn new(
+    pub(crate) fn new(
         link: Arc<Link>,
         store: Option<Arc<dyn HandleStore>>,
         origin: Origin,
@@ -313,6 +312,12 @@ impl Followed {
         self.keep_answers().await;
     }
 
+    /// Another process has followed the same task meanwhile.
+    pub(crate) fn learn(&self, book: Book) {
+        self.state().book.learn(book);
+        self.stirred.notify_one();
+    }
+
     /// A prompt has been closed without an answer.
     pub(crate) fn abandoned(&self, key: &str, prompt: Prompt) {
         self.state().book.abandon(key, prompt);
@@ -368,24 +373,35 @@ impl Followed {
         }
     }
 
-    /// Writes the handle to the store, if there is one. Whether or not that succeeds, the answers in it may be sent after.
-    pub(crate) async fn keep(&self) -> Result<(), CallErrorKind> {
+    /// Writes the handle to the store, if there is one; to its end even if the caller goes, so that no write that was left
+    /// alone comes after a later one. Whether or not that succeeds, the answers in it may be sent after.
+    pub(crate) async fn keep(self: &Arc<Self>) -> Result<(), CallErrorKind> {
+        if self.store.is_none() {
+            return self.write_down().await;
+        }
+        let followed = self.clone();
+        let written = tokio::spawn(async move { followed.write_down().await });
+        // It is aborted only with the runtime.
+        written.await.unwrap_or_else(|_| Err(CallErrorKind::Store("the runtime has ended".into())))
+    }
+
+    async fn write_down(&self) -> Result<(), CallErrorKind> {
         let is_forgotten = self.forgotten.lock().await;
         let saved = self.save();
         let outcome = match &self.store {
-            Some(store) if !*is_forgotten => store.save(&saved).await,
+            Some(store) if !*is_forgotten => self.stored(store.save(&saved)).await,
             _ => Ok(()),
         };
         self.state().book.written(&saved.answers);
         outcome.map_err(|error| CallErrorKind::Store(error.to_string()))
     }
 
-    /// Keeps what the book says now, to its end even if the caller goes. A store that fails costs no more than that the
-    /// person may be asked again by another process, so the task goes on.
+    /// Keeps what the book says now. A store that fails costs no more than that the person may be asked again by another
+    /// process, so the task goes on.
     async fn keep_answers(self: &Arc<Self>) {
         let followed = self.clone();
         let kept = tokio::spawn(async move {
-            if let Err(error) = followed.keep().await {
+            if let Err(error) = followed.write_down().await {
                 tracing::warn!(%error, "an answer could not be written down; it is kept in memory");
             }
             followed.stirred.notify_one();
@@ -394,14 +410,30 @@ impl Followed {
         let _ = kept.await;
     }
 
-    /// Takes the handle out of the store: its end has been told.
-    pub(crate) async fn forget(&self) {
-        let Some(store) = &self.store else { return };
-        let mut is_forgotten = self.forgotten.lock().await;
-        *is_forgotten = true;
-        if let Err(error) = store.remove(self.link.server().name(), &self.origin.id).await {
-            tracing::warn!(%error, "the handle of a task that has ended could not be removed");
+    /// Takes the handle out of the store, since its end has been told: to its end even if the caller goes, who waits for it
+    /// no longer than `until`.
+    pub(crate) async fn forget(self: &Arc<Self>, until: Option<Instant>) {
+        let Some(store) = self.store.clone() else { return };
+        let followed = self.clone();
+        let removed = tokio::spawn(async move {
+            let mut is_forgotten = followed.forgotten.lock().await;
+            *is_forgotten = true;
+            let removal = store.remove(followed.link.server().name(), &followed.origin.id);
+            if let Err(error) = followed.stored(removal).await {
+                tracing::warn!(%error, "the handle of a task that has ended could not be removed");
+            }
+        });
+        match until {
+            Some(until) => drop(tokio::time::timeout_at(until, removed).await),
+            None => drop(removed.await),
         }
+    }
+
+    /// What the store makes of it. One that hangs has failed: neither a task nor a wait hangs with it.
+    async fn stored(&self, work: impl Future<Output = io::Result<()>>) -> io::Result<()> {
+        tokio::time::timeout(self.link.options().request_timeout, work)
+            .await
+            .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "the store took too long")))
     }
 
     /// Waits along with others: the first to sit down starts the pump, and when the last one leaves it stops.
@@ -447,7 +479,7 @@ impl Followed {
         self.publish();
     }
 
-    fn replace(&self) {
+    pub(crate) fn replace(&self) {
         self.state().replaced = true;
         self.stirred.notify_one();
         self.publish();
@@ -527,147 +559,5 @@ impl Drop for Seat {
         {
             pump.abort();
         }
-    }
-}
-
-/// What tells the tasks of a client apart: their session, where there are sessions, and their id.
-type TaskKey = (Option<String>, String);
-
-/// The tasks that a client follows, by id and session, so that two handles to one task share one book, and a new task under
-/// an old id is never taken for the old one.
-#[derive(Default)]
-pub(crate) struct Registry {
-    /// Under one key there may be tasks of several lifetimes, of which the server knows one at most.
-    tasks: Mutex<HashMap<TaskKey, Vec<Weak<Followed>>>>,
-}
-
-/// What the answer to a call says of the task that it became.
-pub(crate) struct Created<'c> {
-    pub(crate) task: Task,
-    /// Whether the server says already that there is more to see.
-    pub(crate) wants_a_look: bool,
-    pub(crate) connection: &'c Arc<Connection>,
-    /// Whether the call may have been a repeat, whose answer may name a task that is known (C13).
-    pub(crate) may_be_known: bool,
-    /// What was written down of it, if it is known.
-    pub(crate) book: Book,
-}
-
-impl Registry {
-    /// A task that was created just now: whatever else went by its id in its session is another task, save for what a repeat
-    /// of the call gave.
-    pub(crate) fn created(
-        &self,
-        link: &Arc<Link>,
-        store: Option<Arc<dyn HandleStore>>,
-        origin: Origin,
-        created: Created<'_>,
-    ) -> Arc<Followed> {
-        let Created { task, wants_a_look, connection, may_be_known, book } = created;
-        let mut tasks = self.tasks();
-        let known = tasks.entry((origin.session.clone(), origin.id.clone())).or_default();
-        if may_be_known && let Some(same) = alive(known, &origin) {
-            return same;
-        }
-        // C29: a task that was just created is first polled when its server said, unless there is more to see already.
-        let pause = if wants_a_look {
-            Duration::ZERO
-        } else {
-            pace::next_poll(task.poll_interval_ms, pace::random())
-        };
-        let (next_look, seen_on) = (clock::now() + pause, Arc::downgrade(connection));
-        let followed = Followed::new(link.clone(), store, origin, task, next_look, seen_on, book);
-        let earlier = std::mem::replace(known, vec![Arc::downgrade(&followed)]);
-        drop(tasks);
-        earlier.iter().filter_map(Weak::upgrade).for_each(|earlier| earlier.replace());
-        followed
-    }
-
-    /// A task that is taken up again. One that is followed already is shared.
-    pub(crate) fn resumed(
-        &self,
-        link: &Arc<Link>,
-        store: Option<Arc<dyn HandleStore>>,
-        origin: Origin,
-        task: Task,
-        book: Book,
-    ) -> Arc<Followed> {
-        let mut tasks = self.tasks();
-        let known = tasks.entry((origin.session.clone(), origin.id.clone())).or_default();
-        if let Some(same) = alive(known, &origin) {
-            return same;
-        }
-        let followed = Followed::new(link.clone(), store, origin, task, clock::now(), Weak::new(), book);
-        known.push(Arc::downgrade(&followed));
-        followed
-    }
-
-    fn tasks(&self) -> MutexGuard<'_, HashMap<TaskKey, Vec<Weak<Followed>>>> {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those that nobody holds a handle to are let go whenever the table would have to grow.
-        if tasks.len() == tasks.capacity() {
-            tasks.retain(|_, known| {
-                known.retain(|task| task.strong_count() > 0);
-                !known.is_empty()
-            });
-        }
-        tasks
-    }
-}
-
-/// The same task, where it is followed already.
-fn alive(known: &mut Vec<Weak<Followed>>, origin: &Origin) -> Option<Arc<Followed>> {
-    known.retain(|task| task.strong_count() > 0);
-    let same = |known: &Arc<Followed>| known.origin.created_at == origin.created_at && !known.is_replaced();
-    known.iter().filter_map(Weak::upgrade).find(same)
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::{options::ClientOptions, server::Server, task::read_seed};
-
-    fn origin(id: usize, session: Option<&str>) -> (Origin, Task) {
-        let wire = json!({
-            "taskId": format!("t{id}"), "status": "working", "ttlMs": null,
-            "createdAt": "2026-11-29T10:00:00Z", "lastUpdatedAt": "2026-11-29T10:00:00Z",
-        });
-        let (task, _) = read_seed(&wire).unwrap();
-        let origin = Origin {
-            id: task.id.clone(),
-            tool: "tool".into(),
-            created_at: task.created_at,
-            first_seen: task.created_at,
-            generation: Generation::Extension,
-            session: session.map(Into::into),
-            output_schema: None,
-        };
-        (origin, task)
-    }
-
-    #[test]
-    fn the_registry_lets_go_of_what_nobody_holds_and_never_of_what_somebody_does() {
-        let link =
-            Arc::new(Link::new(Server::http("http://localhost:1/"), Arc::new(()), ClientOptions::default()));
-        let registry = Registry::default();
-        let follow = |id, session| {
-            let (origin, task) = origin(id, session);
-            registry.resumed(&link, None, origin, task, Book::default())
-        };
-        let held: Vec<_> = (0..20).map(|id| follow(id, None)).collect();
-
-        for id in 100..5_000 {
-            drop(follow(id, None));
-        }
-
-        let kept = registry.tasks().len();
-        assert!(kept < 100, "{kept} of 20");
-        for (id, held) in held.iter().enumerate() {
-            assert!(Arc::ptr_eq(held, &follow(id, None)), "{id}");
-        }
-        // The same id in a session is another task.
-        assert!(!Arc::ptr_eq(&held[0], &follow(0, Some("s"))));
     }
 }

@@ -129,7 +129,7 @@ impl TaskHandle {
     ) -> Result<CallToolResult, CallError> {
         let known = self.last();
         if known.is_final() {
-            return self.conclude(known).await;
+            return self.conclude(known, until).await;
         }
         self.refuse_if_replaced()?;
         if until.is_some_and(|until| until <= clock::now()) {
@@ -143,9 +143,9 @@ impl TaskHandle {
                     if let Some(listener) = listener {
                         listener(&task);
                     }
-                    return self.conclude(task).await;
+                    return self.conclude(task, until).await;
                 }
-                View::Ended(end) => return Err(self.end(end).await),
+                View::Ended(end) => return Err(self.end(end, until).await),
                 View::State(task) => task,
             };
             if let Some(listener) = listener
@@ -163,7 +163,9 @@ impl TaskHandle {
 
     /// The states of the task, from the newest one known to the final one, as they become known; questions are put to the
     /// client's handler meanwhile, as by [`wait`](Self::wait). Of states that follow each other faster than they are taken,
-    /// only the newest comes. The stream ends after the final state, or after an error.
+    /// only the newest comes. The stream ends after the final state, or after an error; the result of a task that is completed
+    /// is then given by [`wait`](Self::wait), without asking the server again. Pin it to take from it: `Box::pin`, or
+    /// `std::pin::pin!`.
     pub fn updates(&self) -> impl Stream<Item = Result<Task, CallError>> + Send + use<> {
         struct Updates {
             handle: TaskHandle,
@@ -182,12 +184,12 @@ impl TaskHandle {
                 match seat.look() {
                     View::Final(task) => {
                         updates.is_over = true;
-                        updates.handle.followed.forget().await;
+                        updates.handle.followed.forget(None).await;
                         return Some((Ok(task), updates));
                     }
                     View::Ended(end) => {
                         updates.is_over = true;
-                        let error = updates.handle.end(end).await;
+                        let error = updates.handle.end(end, None).await;
                         return Some((Err(error), updates));
                     }
                     View::State(task) if updates.told.as_ref() != Some(&task) => {
@@ -255,13 +257,14 @@ impl TaskHandle {
     /// Lets the task go on alone. The same as dropping the handle, said aloud.
     pub fn detach(self) {}
 
-    /// The handle as it is written down. See [`TaskClient::resume`](crate::TaskClient::resume).
+    /// The handle as it is written down, to be taken up by [`TaskClient::resume`](crate::TaskClient::resume).
     #[must_use]
     pub fn save(&self) -> SavedTask {
         self.followed.save()
     }
 
-    /// The handle as JSON.
+    /// The handle as JSON, for [`SavedTask::from_json`] and [`TaskClient::resume`](crate::TaskClient::resume) in another
+    /// process. It holds what may protect the task: keep it as a secret.
     #[must_use]
     pub fn to_json(&self) -> String {
         self.save().to_json()
@@ -283,35 +286,31 @@ impl TaskHandle {
         CallError::new(kind).with_handle(self.clone())
     }
 
-    /// The error of an end; a task of which there is nothing more to learn is not kept.
-    async fn end(&self, kind: CallErrorKind) -> CallError {
-        if matches!(
-            kind,
-            CallErrorKind::Gone
-                | CallErrorKind::Expired
-                | CallErrorKind::AnotherTask
-                | CallErrorKind::SessionEnded
-        ) {
-            self.followed.forget().await;
+    /// The error of an end; a task of which there is nothing more to learn is not kept. One whose time to live has passed is:
+    /// by a clock that was set it may not have, and a server that has let it go says so.
+    async fn end(&self, kind: CallErrorKind, until: Option<Instant>) -> CallError {
+        if matches!(kind, CallErrorKind::Gone | CallErrorKind::AnotherTask | CallErrorKind::SessionEnded) {
+            self.followed.forget(until).await;
         }
         self.fail(kind)
     }
 
     /// What a final state means for the call.
-    async fn conclude(&self, task: Task) -> Result<CallToolResult, CallError> {
+    async fn conclude(&self, task: Task, until: Option<Instant>) -> Result<CallToolResult, CallError> {
         let is_checked = self.followed.link.options().validate_output;
         let schema = self.followed.origin.output_schema.as_ref().filter(|_| is_checked);
         let outcome = match task.detail {
-            Detail::Completed(result) => {
-                read_result(result).and_then(|result| match schema::misfit(schema, &result) {
+            Detail::Completed(result) => match read_result(result) {
+                Ok(result) => match schema::misfit(schema, &result).await {
                     None => Ok(result),
                     Some(why) => Err(CallErrorKind::OutputSchema(why)),
-                })
-            }
+                },
+                Err(invalid) => Err(invalid),
+            },
             Detail::Failed(error) => Err(CallErrorKind::Failed(error)),
             _ => Err(CallErrorKind::Cancelled(task.message)),
         };
-        self.followed.forget().await;
+        self.followed.forget(until).await;
         outcome.map_err(|kind| self.fail(kind))
     }
 }

@@ -12,7 +12,8 @@ use crate::task::Task;
 pub struct ClientOptions {
     /// How long a handshake may take. Default 30 s.
     pub connect_timeout: Duration,
-    /// How long any request about a task may take before it counts as failed and is repeated. Default 30 s.
+    /// How long any request about a task may take before it counts as failed and is repeated; and how long a store of
+    /// handles may take before it counts as failed, so that no task hangs with a disk. Default 30 s.
     pub request_timeout: Duration,
     /// How long a `tools/call` may take that names no deadline. Default 10 min.
     pub call_timeout: Duration,

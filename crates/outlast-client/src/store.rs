@@ -146,7 +146,9 @@ fn read_all(directory: &Path, server: &str) -> io::Result<Vec<SavedTask>> {
     let mut tasks = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
-        if path.extension().is_none_or(|extension| extension != "json") {
+        // What is no file, such as a pipe, may not be readable to its end.
+        let is_file = path.metadata().is_ok_and(|file| file.is_file());
+        if !is_file || path.extension().is_none_or(|extension| extension != "json") {
             continue;
         }
         let text = match std::fs::read_to_string(&path) {

@@ -44,16 +44,20 @@ impl Tools {
         afresh: bool,
         bound: Duration,
     ) -> Result<Tool, Failure> {
+        // The bound is on the wait for the list of another call, too: of many at once, none fails later than the first.
+        tokio::time::timeout(bound, self.known(connection, name, afresh))
+            .await
+            .unwrap_or_else(|_| Err(Failure::Lost("no answer to `tools/list` came in time".into())))
+    }
+
+    async fn known(&self, connection: &Connection, name: &str, afresh: bool) -> Result<Tool, Failure> {
         let mut known = self.0.lock().await;
         let is_fresh = matches!(&*known, Some((until, _)) if clock::now() < *until);
         if afresh || !is_fresh {
-            let listed = tokio::time::timeout(bound, list(connection)).await;
-            let (fresh, tools) = match listed {
-                Ok(Ok(listed)) => listed,
+            let (fresh, tools) = match list(connection).await {
                 // A server that refuses to list its tools may still let them be called.
-                Ok(Err(Failure::Refused(_))) => (FRESH, HashMap::new()),
-                Ok(Err(failure)) => return Err(failure),
-                Err(_) => return Err(Failure::Lost("no answer to `tools/list` came in time".into())),
+                Err(Failure::Refused(_)) => (FRESH, HashMap::new()),
+                listed => listed?,
             };
             *known = Some((clock::now() + fresh, tools));
         }

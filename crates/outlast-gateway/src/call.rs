@@ -94,7 +94,6 @@ async fn start(
     match upstream.client().start_tool_with(request, options).await {
         Ok(Started::Ready(result)) => Ok(Called::Result(result)),
         Ok(Started::Task(handle)) => Ok(Called::Task(handle.to_json())),
-        Ok(_) => Err(StepError::last("the upstream answered with something that this gateway does not know")),
         Err(error) => Ok(match error.handle() {
             Some(handle) => Called::Task(handle.to_json()),
             // An error is what the call came to, and so is kept like a result.

@@ -39,7 +39,8 @@ Exit status:
   4    the task failed, or the server refused the call
   5    the task was cancelled
   6    the deadline passed; the task goes on
-  7    no connection, or it was lost and nobody knows whether the call was carried out
+  7    no connection; or it was lost, or the deadline passed, before the answer to the call, and nobody knows
+       whether it was carried out
   8    the server asks something that nobody here can answer; the task waits
   9    the server has no such task any more
   130  interrupted; the task, if there is one, goes on";

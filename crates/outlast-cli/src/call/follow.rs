@@ -16,6 +16,9 @@ use crate::{
     text,
 };
 
+/// The most that is shown of what a server says of an error.
+const LONGEST: usize = 4_000;
+
 /// How following a task ended, as seen from here.
 pub(crate) enum End {
     Result(CallToolResult),
@@ -100,7 +103,7 @@ async fn show(terminal: &Terminal, handle: &TaskHandle, aloud: bool) {
     let mut states = pin!(handle.updates());
     while let Some(Ok(task)) = states.next().await {
         let words = state(&task);
-        terminal.progress(&format!("{}: {words}", handle.tool()));
+        terminal.progress(&format!("{}: {words}", text::one_line(handle.tool(), 60)));
         // The end is told by whoever follows the task.
         if aloud && !task.is_final() && words != told {
             terminal.say(&words);
@@ -139,7 +142,7 @@ pub(crate) fn report(end: End, handle: Option<&TaskHandle>, json: bool) -> anyho
             Ok(Exit::Done)
         }
         End::Error(error) => {
-            eprintln!("outlast: {}", text::printable(&error.kind().to_string()));
+            eprintln!("outlast: {}", text::bounded(&error.kind().to_string(), LONGEST));
             let handle = error.handle().or(handle).filter(|_| error.is_retryable());
             if let Some(handle) = handle {
                 say_how_to_go_on(handle);

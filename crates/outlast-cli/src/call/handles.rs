@@ -56,8 +56,9 @@ impl Handles {
         let mut tasks = Vec::new();
         for entry in fs::read_dir(&self.directory).with_context(cannot)? {
             let path = entry.with_context(cannot)?.path();
-            // What is not a handle, or just going, is none to show.
-            if path.extension().is_some_and(|extension| extension == "json")
+            // What is not a handle, or just going, is none to show. What is no file, such as a pipe, may have no end.
+            if path.is_file()
+                && path.extension().is_some_and(|extension| extension == "json")
                 && let Ok(text) = fs::read_to_string(&path)
                 && let Ok(task) = SavedTask::from_json(&text)
             {

@@ -113,7 +113,6 @@ pub(crate) async fn main(args: Args) -> anyhow::Result<Exit> {
             terminal.clear();
             report(End::Error(error), None, json)?
         }
-        Ok(_) => anyhow::bail!("the server answered in a way that is not known here"),
     };
     follow::close(&client, &mut signals).await;
     Ok(exit)

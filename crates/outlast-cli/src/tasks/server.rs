@@ -154,7 +154,7 @@ async fn run(
 ) -> anyhow::Result<Exit> {
     let mut signals = Signals::new()?;
     let deadline = pin!(follow::deadline(args.deadline));
-    terminal.progress(&format!("{}: taking it up", saved.tool));
+    terminal.progress(&format!("{}: taking it up", text::one_line(&saved.tool, 60)));
     let (client, handle) = args.server.take_up(saved, handles, prompter).await?;
     let end = follow::follow(&terminal, &mut signals, &handle, deadline, aloud).await;
     let exit = follow::report(end, Some(&handle), args.json);

@@ -73,6 +73,11 @@ impl WireError {
         error.error.downcast_ref()
     }
 
+    /// Whether it says that the connection has gone, and not that a request failed on it.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self, WireError::Http(StreamableHttpError::TransportChannelClosed))
+    }
+
     /// What it means.
     pub(crate) fn refused(&self) -> Refused {
         match self {

@@ -72,7 +72,7 @@ async fn each_end_is_an_error_of_its_own_that_keeps_the_handle() {
             |_| state("working", json!({ "ttlMs": 1 })),
             |end| *end == CallErrorKind::Expired,
             false,
-            false,
+            true,
         ),
         ("gone", |_| error(-32602, "Task not found"), |end| *end == CallErrorKind::Gone, false, false),
         (

@@ -5,6 +5,7 @@ mod calls;
 mod ends;
 mod endurance;
 mod gates;
+mod hostile;
 mod identity;
 mod killed;
 mod legacy;
