@@ -161,6 +161,21 @@ async fn a_client_is_used_from_two_runtimes_one_after_the_other() {
     }
 }
 
+#[tokio::test]
+async fn a_client_is_used_while_the_runtime_of_its_connection_goes_down() {
+    let (scripted, done) = patient();
+    done.store(1, Ordering::SeqCst);
+    let running = scripted.http().await;
+    let client = TaskClient::builder(running.server()).options(polling()).build();
+    for _ in 0..20 {
+        let (own, client) = (runtime(), client.clone());
+        let result = own.spawn(async move { client.call_tool(CallToolRequestParams::new("tool")).await });
+        assert_eq!(said(&result.await.unwrap().unwrap()), "done");
+        // Its tasks end in any order, while the next call is made.
+        own.shutdown_background();
+    }
+}
+
 #[test]
 fn everything_can_be_dropped_outside_a_runtime() {
     let (scripted, _) = patient();
