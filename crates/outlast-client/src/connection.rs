@@ -233,10 +233,38 @@ impl Connection {
         params: Value,
         bound: Duration,
     ) -> Result<Value, Failure> {
+        self.request_during(method, params, bound, |_| ()).await
+    }
+
+    /// `tasks/result` of the earlier generation, during which the questions of the task come: they go to `handler`, or to the
+    /// client's.
+    pub(crate) async fn result_of_task(
+        &self,
+        task: &str,
+        handler: Option<User>,
+        bound: Duration,
+    ) -> Result<Value, Failure> {
+        let params = json!({ "taskId": task });
+        self.request_during("tasks/result", params, bound, |request| {
+            self.calls.during_task(request, task, handler)
+        })
+        .await
+    }
+
+    /// `sent` is told of the request; what it gives is kept until the answer is there.
+    async fn request_during<G>(
+        &self,
+        method: &str,
+        params: Value,
+        bound: Duration,
+        sent: impl FnOnce(&RequestHandle<RoleClient>) -> G,
+    ) -> Result<Value, Failure> {
         let mut request = CustomRequest::new(method, Some(params));
         request.extensions.insert(Bound(bound));
         let answered = async {
-            Ok(self.outcome(self.send_request(request, PeerRequestOptions::no_options()).await?.rx.await))
+            let request = self.send_request(request, PeerRequestOptions::no_options()).await?;
+            let _during = sent(&request);
+            Ok(self.outcome(request.rx.await))
         };
         match tokio::time::timeout(bound, answered).await {
             Ok(answer) => answer.flatten(),

@@ -143,9 +143,8 @@ async fn legacy_detail(
     connection: &Arc<Connection>,
     status: TaskStatus,
 ) -> Result<Detail, Error> {
-    let params = json!({ "taskId": followed.origin.id });
     let bound = followed.link.options().call_timeout;
-    match connection.request("tasks/result", params, bound).await {
+    match connection.result_of_task(&followed.origin.id, followed.handler(), bound).await {
         Ok(Value::Object(result)) => Ok(Detail::Completed(result)),
         Ok(_) => Err(Invalid("the answer to `tasks/result` is no object".into()).into()),
         Err(Failure::Refused(error)) if says_gone(&error) => Err(Error::End(CallErrorKind::Gone)),

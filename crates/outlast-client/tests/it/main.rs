@@ -19,4 +19,5 @@ mod stores;
 mod support;
 mod time;
 mod validation;
+mod whose;
 mod wire;
