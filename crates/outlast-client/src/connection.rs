@@ -115,7 +115,7 @@ struct Handshake {
 
 enum HandshakeError {
     Connect(WireError),
-    Serve(Box<ClientInitializeError>),
+    Serve(Box<ClientInitializeError>, Arc<Observed>),
 }
 
 impl Connection {
@@ -167,8 +167,8 @@ impl Connection {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],
             legacy_version: Some(ProtocolVersion::V_2025_11_25),
         };
-        match Self::shake_hands_by(server, user, lifecycle).await {
-            Err(HandshakeError::Serve(error))
+        let shaken = match Self::shake_hands_by(server, user, lifecycle).await {
+            Err(HandshakeError::Serve(error, _))
                 if matches!(
                     *error,
                     ClientInitializeError::ExpectedInitResult(_)
@@ -181,11 +181,16 @@ impl Connection {
                 Self::shake_hands_by(server, user, ClientLifecycleMode::Initialize).await
             }
             shaken => shaken,
+        };
+        match shaken {
+            Ok(handshake) => Ok(handshake),
+            Err(HandshakeError::Connect(error)) => Err(Failure::Unreached(error.to_string())),
+            Err(HandshakeError::Serve(error, observed)) => Err(match of_handshake(*error) {
+                Failure::Unreached(why) => Failure::Unreached(observed.failed(why).await),
+                Failure::Lost(why) => Failure::Lost(observed.failed(why).await),
+                told => told,
+            }),
         }
-        .map_err(|error| match error {
-            HandshakeError::Connect(error) => Failure::Unreached(error.to_string()),
-            HandshakeError::Serve(error) => of_handshake(*error),
-        })
     }
 
     async fn shake_hands_by(
@@ -200,7 +205,7 @@ impl Connection {
         let tap = Tap { user: user.clone(), hub: hub.clone(), calls: calls.clone() };
         let running = serve_client_with_lifecycle(tap, wire, lifecycle)
             .await
-            .map_err(|error| HandshakeError::Serve(Box::new(error)))?;
+            .map_err(|error| HandshakeError::Serve(Box::new(error), observed.clone()))?;
         Ok(Handshake { running, observed, hub, calls })
     }
 

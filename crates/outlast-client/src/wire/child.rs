@@ -17,7 +17,7 @@ use rmcp::{
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, BufReader},
     process::{Child, Command},
-    task::JoinHandle,
+    sync::watch,
     time::timeout,
 };
 
@@ -45,8 +45,7 @@ pub(crate) struct Process {
     lines: Lines,
     child: Child,
     ended: Option<ExitStatus>,
-    stderr: Option<JoinHandle<()>>,
-    last_words: Arc<Mutex<VecDeque<u8>>>,
+    last_words: Arc<LastWords>,
     observed: Arc<Observed>,
 }
 
@@ -65,18 +64,23 @@ impl Process {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
-            .spawn()?;
+            .spawn()
+            .map_err(|error| {
+                let program = program.program.to_string_lossy();
+                io::Error::new(error.kind(), format!("cannot start {program}: {error}"))
+            })?;
         let (Some(stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
             return Err(io::Error::other("a stream of the process is missing"));
         };
-        let last_words = Arc::<Mutex<VecDeque<u8>>>::default();
+        let last_words = Arc::<LastWords>::default();
+        observed.speaks(last_words.clone());
+        tokio::spawn(last_words.clone().listen(stderr));
         Ok(Process {
             lines: Lines::new(Box::new(stdout), Box::new(stdin), observed.clone()),
             child,
             ended: None,
-            stderr: Some(tokio::spawn(listen(stderr, last_words.clone()))),
             last_words,
             observed,
         })
@@ -104,23 +108,11 @@ impl Process {
 
     /// Says how it ended.
     async fn tell(&mut self) {
-        if let Some(stderr) = &mut self.stderr {
-            let _ = timeout(LAST_WORDS, stderr).await;
-            self.stderr = None;
-        }
         let how = match self.ended {
             Some(status) => format!("the server process ended ({status})"),
             None => "the server process closed its output".to_owned(),
         };
-        let words = self.last_words.lock().unwrap_or_else(PoisonError::into_inner);
-        let words: Vec<u8> = words.iter().copied().collect();
-        // Whoever shows it to a person may write it to a terminal, which obeys what it is sent.
-        let harmless = |letter: &char| !letter.is_control() || matches!(letter, '\n' | '\t');
-        let words: String = String::from_utf8_lossy(&words).chars().filter(harmless).collect();
-        self.observed.ended(match words.trim() {
-            "" => how,
-            words => format!("{how}; the last that it wrote to its standard error:\n{words}"),
-        });
+        self.observed.ended(self.last_words.after(how).await);
     }
 
     /// Asks the process to end, more plainly each time: its input is closed, it is told to terminate, it is killed.
@@ -175,23 +167,48 @@ impl Transport<RoleClient> for Process {
     }
 }
 
-/// Passes standard error on to the log, and keeps the end of it.
-async fn listen(stderr: impl AsyncRead + Unpin, kept: Arc<Mutex<VecDeque<u8>>>) {
-    let mut stderr = BufReader::new(stderr);
-    loop {
-        let read = match stderr.fill_buf().await {
-            Ok(read) if !read.is_empty() => read,
-            _ => return,
-        };
-        for line in String::from_utf8_lossy(read).lines() {
-            tracing::debug!(line, "from the server process");
+/// The end of what a process has written to its standard error, which often says why it ended.
+#[derive(Debug, Default)]
+pub(crate) struct LastWords {
+    kept: Mutex<VecDeque<u8>>,
+    is_over: watch::Sender<bool>,
+}
+
+impl LastWords {
+    /// Adds them to what is known of the end of the process, once all is heard.
+    pub(crate) async fn after(&self, how: String) -> String {
+        // A grandchild may hold its standard error open for ever.
+        let _ = timeout(LAST_WORDS, self.is_over.subscribe().wait_for(|is_over| *is_over)).await;
+        let words: Vec<u8> =
+            self.kept.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
+        // Whoever shows it to a person may write it to a terminal, which obeys what it is sent.
+        let harmless = |letter: &char| !letter.is_control() || matches!(letter, '\n' | '\t');
+        let words: String = String::from_utf8_lossy(&words).chars().filter(harmless).collect();
+        match words.trim() {
+            "" => how,
+            words => format!("{how}; the last that it wrote to its standard error:\n{words}"),
         }
-        let taken = read.len();
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.extend(read);
-        let surplus = kept.len().saturating_sub(KEPT);
-        kept.drain(..surplus);
-        drop(kept);
-        stderr.consume(taken);
+    }
+
+    /// Passes standard error on to the log, and keeps the end of it.
+    async fn listen(self: Arc<Self>, stderr: impl AsyncRead + Unpin) {
+        let mut stderr = BufReader::new(stderr);
+        loop {
+            let read = match stderr.fill_buf().await {
+                Ok(read) if !read.is_empty() => read,
+                _ => break,
+            };
+            for line in String::from_utf8_lossy(read).lines() {
+                tracing::debug!(line, "from the server process");
+            }
+            let taken = read.len();
+            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.extend(read);
+            let surplus = kept.len().saturating_sub(KEPT);
+            kept.drain(..surplus);
+            drop(kept);
+            stderr.consume(taken);
+        }
+        self.is_over.send_replace(true);
     }
 }

@@ -1,8 +1,10 @@
 //! What a connection has shown of its server that the SDK does not keep.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
+
+use super::child::LastWords;
 
 /// What was seen on one connection. The transport fills it, whoever uses the connection reads it.
 #[derive(Debug, Default)]
@@ -13,6 +15,7 @@ struct Seen {
     introduction: Option<Value>,
     session: Option<String>,
     end: Option<String>,
+    last_words: Option<Arc<LastWords>>,
 }
 
 impl Observed {
@@ -38,6 +41,19 @@ impl Observed {
         self.seen().end.clone()
     }
 
+    /// What there is to say of a connection that never came about: how its process ended, or that with which the SDK gave up
+    /// and what the process had said until then.
+    pub(crate) async fn failed(&self, why: String) -> String {
+        let words = match &*self.seen() {
+            Seen { end: Some(end), .. } => return end.clone(),
+            Seen { last_words, .. } => last_words.clone(),
+        };
+        match words {
+            Some(words) => words.after(why).await,
+            None => why,
+        }
+    }
+
     /// The result of `server/discover` or `initialize`.
     pub(super) fn introduction(&self, result: Value) {
         self.seen().introduction = Some(result);
@@ -45,6 +61,10 @@ impl Observed {
 
     pub(super) fn joined(&self, session: &str) {
         self.seen().session = Some(session.to_owned());
+    }
+
+    pub(super) fn speaks(&self, last_words: Arc<LastWords>) {
+        self.seen().last_words = Some(last_words);
     }
 
     pub(super) fn ended(&self, how: String) {
