@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use support::{
     Caller, Http, PACE, PATIENCE, Pipes, Place, outlast,
     plain::{self, deeds, let_go},
-    run, text, works,
+    text, works,
 };
 
 /// The process behind the gateways of these tests.
@@ -295,8 +295,9 @@ fn a_server_that_knows_tasks_is_called_through_it_from_a_terminal() {
         r#"title={"title": "T"}"#,
     ];
     let answers = ["--answer", r#"format={"format": "markdown"}"#];
-    let output = run(&place.path(), &[&call[..], &report, &answers].concat());
-    assert!(output.status.code() == Some(8) || output.status.success(), "{}", text(&output.stderr));
+    let shown = works(&place.path(), &[&call[..], &report, &answers].concat());
+    let result: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(result["structuredContent"]["title"], "T", "it asked under its own keys: {result}");
 }
 
 #[test]
@@ -419,6 +420,14 @@ fn a_check_reaches_each_server_and_says_what_it_is() {
     assert!(said.contains("'slwo', which it has not; the nearest is 'slow'"), "{said}");
     assert!(said.contains("away: cannot be reached"), "{said}");
     assert_eq!(output.status.code(), Some(1));
+
+    let mut broken = gateway(&place, &["--check", "--"]);
+    broken.args(plain::command("plain_server")).env(plain::BROKEN, "1");
+    fs::remove_file(place.path().join("gateway.toml")).unwrap();
+    let said = text(&broken.output().unwrap().stdout);
+    assert!(said.contains("cannot be reached") && said.contains("this server is broken"), "{said}");
+    let said = text(&gateway(&place, &["--check", "--", "no-such-program"]).output().unwrap().stdout);
+    assert!(said.contains("cannot start no-such-program"), "{said}");
     assert!(!place.path().join("outlast-gateway.db").exists(), "a check writes nothing");
 }
 

@@ -2,5 +2,6 @@
 #![recursion_limit = "256"]
 #![allow(clippy::unwrap_used)]
 
+mod away;
 mod calls;
 mod support;
