@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::{
     book::Book,
+    calls::{Behind, During},
     client::{Inner, Started},
     clock,
     connection::{Connection, Failure, is_missing_capability, keyed, left, random_text},
@@ -86,6 +87,7 @@ struct Call<'c> {
     asks_for_task: bool,
     until: Option<Instant>,
     handler: Option<User>,
+    person: Option<Arc<str>>,
 }
 
 impl<'c> Call<'c> {
@@ -130,6 +132,7 @@ impl<'c> Call<'c> {
             asks_for_task,
             until,
             handler: options.handler,
+            person: options.person,
         })
     }
 
@@ -249,12 +252,14 @@ impl<'c> Call<'c> {
         };
         let handle =
             self.connection.send_as("tools/call", keyed(self.params.clone(), &key), self.declared()).await?;
-        let _during = self.handler.clone().map(|handler| self.connection.calls.during(&handle, handler));
+        let behind = self.handler.clone().map(|handler| Behind { handler, person: self.person.clone() });
+        let mut during = behind.map(|behind| self.connection.calls.during(&handle, behind, None));
         let mut sent = Sent(Some(handle));
         let Some(handle) = &mut sent.0 else { unreachable!("it has just been put there") };
         match tokio::time::timeout(bound, &mut handle.rx).await {
             Ok(answer) => {
                 sent.0 = None;
+                during.iter_mut().for_each(During::answered);
                 self.connection.outcome(answer)
             }
             // Nothing was lost: the server has it, and takes longer than the caller waits.

@@ -4,94 +4,120 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use rmcp::{
     ErrorData, RoleClient,
-    model::{ProgressToken, RequestId},
+    model::{Extensions, ProgressToken, RequestId},
     service::{InboundStreamOrigin, RequestContext, RequestHandle},
 };
 use serde_json::Value;
+use tokio::time::Instant;
 
-use crate::tap::User;
+use crate::{clock, tap::User};
 
-/// In the `_meta` of what a server of 2025-11-25 asks during a task: the task.
+/// How long a server may still ask about a call that was given up.
+const AFTERMATH: Duration = Duration::from_secs(60);
+/// By this a server of 2025-11-25 says of which task it asks.
 const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Calls(Mutex<HashMap<RequestId, UnderWay>>);
+pub(crate) struct Calls(Mutex<HashMap<RequestId, Entry>>);
 
-/// A request during which a server may ask.
-struct UnderWay {
+/// Who is behind a request.
+#[derive(Clone)]
+pub(crate) struct Behind {
+    pub(crate) handler: User,
+    /// For whom the request is made; nobody else is known to be the same person.
+    pub(crate) person: Option<Arc<str>>,
+}
+
+struct Entry {
     token: ProgressToken,
-    /// The task whose questions come during the request, where it is not a call.
+    behind: Behind,
+    /// The task of 2025-11-25 whose result the request asks for; it says so itself when it asks.
     task: Option<String>,
-    /// Who is asked, where that is not the handler of the client.
-    handler: Option<User>,
+    /// Until when the server may still ask about a request that was given up.
+    until: Option<Instant>,
 }
 
 impl Calls {
-    /// What comes during a call goes to this handler, until the guard is dropped.
-    pub(crate) fn during(self: &Arc<Self>, call: &RequestHandle<RoleClient>, handler: User) -> During {
-        self.insert(call, None, Some(handler))
-    }
-
-    /// What a task asks, which comes during a request for its result, goes to this handler until the guard is dropped; to the
-    /// client's, if it is none.
-    pub(crate) fn during_task(
+    /// What comes during a request goes to this handler, until the guard is dropped.
+    pub(crate) fn during(
         self: &Arc<Self>,
         request: &RequestHandle<RoleClient>,
-        task: &str,
-        handler: Option<User>,
-    ) -> During {
-        self.insert(request, Some(task.to_owned()), handler)
-    }
-
-    fn insert(
-        self: &Arc<Self>,
-        request: &RequestHandle<RoleClient>,
+        behind: Behind,
         task: Option<String>,
-        handler: Option<User>,
     ) -> During {
-        let under_way = UnderWay { token: request.progress_token.clone(), task, handler };
-        self.calls().insert(request.id.clone(), under_way);
-        During { calls: self.clone(), id: request.id.clone() }
+        let entry = Entry { token: request.progress_token.clone(), behind, task, until: None };
+        self.calls().insert(request.id.clone(), entry);
+        During { calls: self.clone(), id: request.id.clone(), is_answered: false }
     }
 
     /// Who is to answer a request of the server; none for the handler of the client.
     ///
     /// # Errors
     ///
-    /// When the request came during several calls and does not say to which it belongs: what is meant for one person must not
-    /// be shown to another.
+    /// When the request may belong to several calls and does not say to which: what is meant for one person must not be shown
+    /// to another. A call that was given up counts for a while, for the server may not know yet that it was.
     pub(crate) fn asked(&self, context: &RequestContext<RoleClient>) -> Result<Option<User>, ErrorData> {
-        let calls = self.calls();
-        if let Some(InboundStreamOrigin::OutboundRequest(id)) = context.extensions.get() {
-            return Ok(calls.get(id).and_then(|call| call.handler.clone()));
+        let mut calls = self.calls();
+        calls.retain(|_, entry| entry.until.is_none_or(|until| clock::now() < until));
+        if let Some(id) = origin(&context.extensions) {
+            let entry = calls.get(id).filter(|entry| entry.until.is_none());
+            return Ok(entry.map(|entry| entry.behind.handler.clone()));
         }
-        let related = context.meta.0.0.get(RELATED_TASK);
-        if let Some(task) = related.and_then(|related| related.get("taskId")).and_then(Value::as_str) {
-            let mut tasks = calls.values().filter(|call| call.task.as_deref() == Some(task));
-            return Ok(tasks.next().and_then(|call| call.handler.clone()));
+        let related = context.meta.0.get(RELATED_TASK).and_then(|task| task.get("taskId"));
+        if let Some(id) = related.and_then(Value::as_str) {
+            let entry = calls.values().find(|entry| entry.task.as_deref() == Some(id));
+            return Ok(entry.map(|entry| entry.behind.handler.clone()));
         }
-        let mut all = calls.values();
-        match (all.next(), all.next()) {
-            (one, None) => Ok(one.and_then(|call| call.handler.clone())),
-            _ => Err(ErrorData::invalid_request(
-                "several calls are being made, and the request does not say to which of them it belongs",
-                None,
-            )),
+        let (mut under_way, given_up): (Vec<_>, Vec<_>) =
+            calls.values().partition(|entry| entry.until.is_none());
+        let Some(one) = under_way.pop() else { return Ok(None) };
+        let is_theirs =
+            |other: &&Entry| one.behind.person.is_some() && other.behind.person == one.behind.person;
+        if under_way.is_empty() && given_up.iter().all(is_theirs) {
+            return Ok(Some(one.behind.handler.clone()));
         }
+        Err(ErrorData::invalid_request(
+            "the request does not say to which call it belongs, and there are several to which it may",
+            None,
+        ))
     }
 
     /// Who is to hear of the progress that has this token.
     pub(crate) fn told(&self, progress: &ProgressToken) -> Option<User> {
-        self.calls().values().find(|call| call.token == *progress).and_then(|call| call.handler.clone())
+        let calls = self.calls();
+        let entry = calls.values().find(|entry| entry.until.is_none() && entry.token == *progress);
+        entry.map(|entry| entry.behind.handler.clone())
     }
 
-    fn calls(&self) -> MutexGuard<'_, HashMap<RequestId, UnderWay>> {
+    /// Who is to hear what the server says without naming a call: the one who makes the only one.
+    pub(crate) fn overheard(&self, extensions: &Extensions) -> Option<User> {
+        let calls = self.calls();
+        if let Some(id) = origin(extensions) {
+            return calls.get(id).map(|entry| entry.behind.handler.clone());
+        }
+        let mut entries = calls.values();
+        match (entries.next(), entries.next()) {
+            (Some(entry), None) if entry.until.is_none() => Some(entry.behind.handler.clone()),
+            _ => None,
+        }
+    }
+
+    fn calls(&self) -> MutexGuard<'_, HashMap<RequestId, Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The request on whose stream a message came, over HTTP.
+fn origin(extensions: &Extensions) -> Option<&RequestId> {
+    match extensions.get() {
+        Some(InboundStreamOrigin::OutboundRequest(id)) => Some(id),
+        _ => None,
     }
 }
 
@@ -99,10 +125,25 @@ impl Calls {
 pub(crate) struct During {
     calls: Arc<Calls>,
     id: RequestId,
+    is_answered: bool,
+}
+
+impl During {
+    /// The request has been answered, so nothing more is asked about it.
+    pub(crate) fn answered(&mut self) {
+        self.is_answered = true;
+    }
 }
 
 impl Drop for During {
     fn drop(&mut self) {
-        self.calls.calls().remove(&self.id);
+        let mut calls = self.calls.calls();
+        match calls.get_mut(&self.id) {
+            // What a task asks names it, and cannot be taken for another's.
+            Some(entry) if !self.is_answered && entry.task.is_none() => {
+                entry.until = Some(clock::now() + AFTERMATH)
+            }
+            _ => drop(calls.remove(&self.id)),
+        }
     }
 }

@@ -236,6 +236,13 @@ impl TaskClient {
         Ok(connection.peer().clone())
     }
 
+    /// Whether the server recognises a repeated call of this tool by its key, so that the call may be made again although
+    /// nobody knows what became of it. Not where it cannot be reached.
+    pub async fn recognises_repeats(&self, tool: &str) -> bool {
+        let connection = self.inner.link.connection().await;
+        connection.is_ok_and(|connection| connection.session.is_none() && connection.recognises_repeats(tool))
+    }
+
     /// Takes the connection down, and waits until it is. Tasks go on at the server, and the next use of the client connects
     /// again. A server that is a command is asked to end, and has: without this it is killed when the last clone of the
     /// client is dropped.

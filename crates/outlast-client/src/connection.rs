@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use tokio::sync::{oneshot::error::RecvError, watch};
 
 use crate::{
-    calls::Calls,
+    calls::{Behind, Calls},
     clock,
     error::CallErrorKind,
     options::ClientOptions,
@@ -251,7 +251,8 @@ impl Connection {
     ) -> Result<Value, Failure> {
         let params = json!({ "taskId": task });
         self.request_during("tasks/result", params, bound, |request| {
-            self.calls.during_task(request, task, handler)
+            let handler = handler.unwrap_or_else(|| self.user.clone());
+            self.calls.during(request, Behind { handler, person: None }, Some(task.to_owned()))
         })
         .await
     }

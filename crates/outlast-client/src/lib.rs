@@ -126,6 +126,7 @@ pub use client::{Started, TaskClient, TaskClientBuilder};
 pub use error::{CallError, CallErrorKind};
 pub use handle::TaskHandle;
 pub use options::{CallOptions, ClientOptions, OnUpdate};
+pub use pump::QuestionKey;
 pub use saved::{Generation, InvalidSaved, SavedTask};
 pub use server::{Authorize, Server};
 #[cfg(feature = "sqlite")]

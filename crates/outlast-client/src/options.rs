@@ -61,6 +61,8 @@ pub struct CallOptions {
     pub on_update: Option<OnUpdate>,
     /// Who answers what the server asks during this call and in its task, and hears of its progress.
     pub(crate) handler: Option<Arc<dyn DynService<RoleClient>>>,
+    /// Who the call is made for, where one client calls for several.
+    pub(crate) person: Option<Arc<str>>,
 }
 
 /// A listener to the states of a task.
@@ -100,6 +102,14 @@ impl CallOptions {
     #[must_use]
     pub fn with_handler(mut self, handler: impl ClientHandler) -> Self {
         self.handler = Some(Arc::new(handler));
+        self
+    }
+
+    /// Says for whom the call is made, by a name that is theirs alone. A question that may be about a call of somebody else is
+    /// refused; without a name, one that may be about any earlier call is.
+    #[must_use]
+    pub fn on_behalf_of(mut self, person: impl Into<Arc<str>>) -> Self {
+        self.person = Some(person.into());
         self
     }
 }

@@ -502,6 +502,11 @@ impl Drop for Held {
     }
 }
 
+/// The key that a server gave a question, in the extensions of the request by which a handler is asked. A request that the
+/// server sent by itself has none: its id says nothing on another connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuestionKey(pub Arc<str>);
+
 /// Puts a question to the user's handler, as it would be put if the server had sent it by itself (S30).
 pub(crate) async fn put(
     connection: &Connection,
@@ -516,7 +521,8 @@ pub(crate) async fn put(
     if let Some(refusal) = requests::undeclared(&handler.get_info().capabilities, &request) {
         return Err(refusal);
     }
-    let context = RequestContext::new(RequestId::String(key.into()), connection.peer().clone());
+    let mut context = RequestContext::new(RequestId::String(key.into()), connection.peer().clone());
+    context.extensions.insert(QuestionKey(key.into()));
     let handled = AssertUnwindSafe(handler.handle_request(request, context)).catch_unwind().await;
     match handled {
         Ok(Ok(ClientResult::EmptyResult(_) | ClientResult::CustomResult(_))) | Err(_) => {

@@ -64,6 +64,7 @@ impl Service<RoleClient> for Tap {
             ServerNotification::ProgressNotification(progress) => {
                 self.calls.told(&progress.params.progress_token)
             }
+            ServerNotification::LoggingMessageNotification(_) => self.calls.overheard(&context.extensions),
             _ => None,
         };
         match during {
