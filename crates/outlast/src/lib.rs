@@ -45,5 +45,5 @@ pub use outlast_core::{
 pub use outlast_runtime::{Config, PollLimit, Raced, StepOptions, SystemClock};
 pub use server::{
     AskError, BuildError, Cancelled, Decision, Elicited, Load, Mode, OwnerFn, Principal, Start, StepError,
-    TaskContext, TaskServer, TaskServerBuilder, TaskTool, default_owner, http, stdio,
+    TaskContext, TaskServer, TaskServerBuilder, TaskTool, WeakTaskServer, default_owner, http, stdio,
 };

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use outlast_core::{InvalidSpec, Owner, Store, ToolVersion};
+use outlast_core::{Filter, InvalidSpec, Owner, Status, Store, ToolVersion};
 use rmcp::{
     RoleServer, ServerHandler,
     model::{ClientJsonRpcMessage, Extensions, ServerJsonRpcMessage, ServerResult, Tool},
@@ -36,6 +36,7 @@ pub struct TaskServerBuilder<H> {
     config: Config,
     owner: Arc<OwnerFn>,
     carries: Vec<Carry>,
+    lists_all: bool,
 }
 
 /// Why a server cannot be put together.
@@ -71,6 +72,7 @@ impl<H: ServerHandler> TaskServerBuilder<H> {
             config: Config::default(),
             owner: Arc::new(default_owner),
             carries: Vec::new(),
+            lists_all: true,
         }
     }
 
@@ -95,6 +97,14 @@ impl<H: ServerHandler> TaskServerBuilder<H> {
     /// How calls of every other tool run. By default a call that takes longer than three seconds becomes a task.
     pub fn default_tool(mut self, tool: TaskTool) -> Self {
         self.default_tool = tool;
+        self
+    }
+
+    /// The handler takes calls of tools that it does not list, for now or ever: one that stands for other servers cannot
+    /// list the tools of those that are down. So the unfinished tasks in the store are taken up whether or not their tool is
+    /// listed.
+    pub fn unlisted_tools(mut self) -> Self {
+        self.lists_all = false;
         self
     }
 
@@ -161,13 +171,14 @@ impl<H: ServerHandler> TaskServerBuilder<H> {
         }
         let carries: Arc<[Carry]> = self.carries.into();
         let runner = HandlerRunner { handler: handler.clone(), carries: carries.clone() };
+        let left = if self.lists_all { BTreeSet::new() } else { unfinished_tools(&*store).await };
         let runtime = Runtime::start(store, self.config, Arc::new(runner)).map_err(BuildError::Config)?;
         let catalog: HashMap<_, _> = listed
             .unwrap_or_default()
             .into_iter()
             .map(|tool| (tool.name.clone().into_owned(), tool))
             .collect();
-        for name in self.tools.keys().chain(catalog.keys()) {
+        for name in self.tools.keys().chain(catalog.keys()).chain(&left) {
             let version = self.tools.get(name).unwrap_or(&self.default_tool).version_name();
             runtime.serve(ToolVersion::new(name.clone(), version));
         }
@@ -184,6 +195,32 @@ impl<H: ServerHandler> TaskServerBuilder<H> {
             feed,
         })))
     }
+}
+
+/// The tools of the tasks that an earlier process left.
+async fn unfinished_tools(store: &dyn Store) -> BTreeSet<String> {
+    const PAGE: u32 = 500;
+    let mut tools = BTreeSet::new();
+    for status in [Status::Working, Status::InputRequired] {
+        let mut after = None;
+        loop {
+            let filter = Filter { status: Some(status), ..Filter::default() };
+            match store.list(filter, after, PAGE).await {
+                Ok(page) => {
+                    tools.extend(page.tasks.iter().map(|task| task.spec.tool.clone()));
+                    after = page.next;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the unfinished tasks cannot be listed; those of tools that are not listed wait");
+                    break;
+                }
+            }
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    tools
 }
 
 /// The handler's tools, asked for as a client would; `None` when it will not tell without a caller.

@@ -20,7 +20,7 @@ pub(crate) mod wire;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, Weak},
 };
 
 use outlast_core::{Counts, Owner, StoreError, ToolVersion};
@@ -80,6 +80,30 @@ impl<H> Clone for TaskServer<H> {
     }
 }
 
+/// A [`TaskServer`] for as long as somebody else has it: what the wrapped handler keeps of its own server, which would
+/// otherwise never end.
+pub struct WeakTaskServer<H>(Weak<Shared<H>>);
+
+impl<H> WeakTaskServer<H> {
+    /// The server, unless it was dropped.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<TaskServer<H>> {
+        self.0.upgrade().map(TaskServer)
+    }
+}
+
+impl<H> Clone for WeakTaskServer<H> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<H> std::fmt::Debug for WeakTaskServer<H> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WeakTaskServer")
+    }
+}
+
 impl<H> std::fmt::Debug for TaskServer<H> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TaskServer").field("tools", &self.0.tools).finish_non_exhaustive()
@@ -120,6 +144,12 @@ impl<H: ServerHandler> TaskServer<H> {
         if let Some(tools) = builder::list_tools(&self.0.handler).await {
             self.learn(&tools);
         }
+    }
+
+    /// The server, without keeping it.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakTaskServer<H> {
+        WeakTaskServer(Arc::downgrade(&self.0))
     }
 
     /// How many tasks run and are retained.
