@@ -4,24 +4,23 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Mutex, PoisonError},
 };
 
 use outlast::TaskContext;
+use outlast_client::QuestionKey;
 use rmcp::{
     ClientHandler, ErrorData, RoleClient, RoleServer,
     model::{
         ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult,
-        ElicitRequestParams, ElicitResult, ListRootsResult, ProgressNotificationParam, ProgressToken,
-        RequestId,
+        ElicitRequestParams, ElicitResult, ListRootsResult, LoggingMessageNotificationParam,
+        ProgressNotificationParam, ProgressToken,
     },
     service::{NotificationContext, Peer, RequestContext},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 /// The handler of one call: its questions become those of the task, its progress the task's status.
 pub(crate) struct Bridge {
@@ -30,7 +29,11 @@ pub(crate) struct Bridge {
     capabilities: ClientCapabilities,
     /// A caller who waits and wants to hear of progress.
     listener: Option<Listener>,
-    asked: AtomicUsize,
+    /// The way to the caller while the call is no task, and by what they know its progress.
+    attempt: Peer<RoleServer>,
+    token: Option<ProgressToken>,
+    /// What the keys of questions begin with.
+    prefix: &'static str,
     keys: Mutex<HashMap<String, usize>>,
 }
 
@@ -42,42 +45,70 @@ pub(crate) struct Listener {
 }
 
 impl Bridge {
+    /// The bridge of a call; `request` is the one that the attempt serves.
     pub(crate) fn new(
         context: TaskContext,
-        capabilities: ClientCapabilities,
+        request: &RequestContext<RoleServer>,
         listener: Option<Listener>,
     ) -> Self {
-        Self { context, capabilities, listener, asked: AtomicUsize::new(0), keys: Mutex::default() }
-    }
-
-    /// The key of a question: the upstream's own, where it has one, told apart from an earlier one of the same name.
-    fn key(&self, id: &RequestId) -> String {
-        let RequestId::String(theirs) = id else {
-            return format!("upstream-{}", self.asked.fetch_add(1, Ordering::Relaxed) + 1);
-        };
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        let times = keys.entry(theirs.to_string()).or_default();
-        *times += 1;
-        match *times {
-            1 => theirs.to_string(),
-            times => format!("{theirs}-{times}"),
+        Self {
+            context,
+            capabilities: request.meta.client_capabilities().unwrap_or_default(),
+            listener,
+            attempt: request.peer.clone(),
+            token: request.meta.get_progress_token(),
+            prefix: "",
+            keys: Mutex::default(),
         }
     }
 
-    /// Asks, and gives the answer back. The keys count, so that a call which is made again asks under the same ones, and
-    /// answers that were given are not asked for twice.
+    /// The bridge of the task that an upstream made of the call. The questions of a task have keys that stay the same whoever
+    /// takes it up again (S18); those that were asked before there was a task are others.
+    pub(crate) fn of_task(&self) -> Self {
+        Self {
+            context: self.context.clone(),
+            capabilities: self.capabilities.clone(),
+            listener: self.listener.clone(),
+            attempt: self.attempt.clone(),
+            token: self.token.clone(),
+            prefix: "task-",
+            keys: Mutex::default(),
+        }
+    }
+
+    /// The key of a question: the upstream's own, where it has one, else one that follows from what is asked, so that a call
+    /// which is made again gets the answers that were given to these very questions and to no others.
+    fn key(&self, context: &RequestContext<RoleClient>, request: &Value) -> String {
+        let key = match context.extensions.get::<QuestionKey>() {
+            Some(QuestionKey(theirs)) => format!("{}{theirs}", self.prefix),
+            None => {
+                let digest = Sha256::digest(request.to_string());
+                let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+                format!("{}upstream-{digest}", self.prefix)
+            }
+        };
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = keys.entry(key.clone()).or_default();
+        *times += 1;
+        match *times {
+            1 => key,
+            times => format!("{key}-{times}"),
+        }
+    }
+
+    /// Asks, and gives the answer back; one that was given to the question before is not asked for again.
     async fn ask<T: DeserializeOwned>(
         &self,
         context: &RequestContext<RoleClient>,
         method: &str,
         params: impl Serialize,
     ) -> Result<T, ErrorData> {
-        let key = self.key(&context.id);
         let params = serde_json::to_value(params).unwrap_or_default();
         let request = match params {
             Value::Null => json!({ "method": method }),
             params => json!({ "method": method, "params": params }),
         };
+        let key = self.key(context, &request);
         let mut answers = self.context.ask([(key.as_str(), request)]).await.map_err(ErrorData::from)?;
         serde_json::from_value(answers.remove(&key).unwrap_or_default()).map_err(|_| {
             ErrorData::internal_error("the answer has not the shape that the question asks for", None)
@@ -111,13 +142,27 @@ impl ClientHandler for Bridge {
         params: ProgressNotificationParam,
         _context: NotificationContext<RoleClient>,
     ) {
-        self.context.progress(params.progress, params.total, params.message.as_deref()).await;
+        let mut progress = params;
         if let Some(Listener { peer, token }) = &self.listener {
-            let mut progress = params;
+            self.context.progress(progress.progress, progress.total, progress.message.as_deref()).await;
             progress.progress_token = token.clone();
             // A caller who left needs no progress.
             let _ = peer.notify_progress(progress).await;
+        } else if let Some(token) = &self.token {
+            // To the caller while there is no task, and else the task's status.
+            progress.progress_token = token.clone();
+            let _ = self.attempt.notify_progress(progress).await;
+        } else {
+            self.context.progress(progress.progress, progress.total, progress.message.as_deref()).await;
         }
+    }
+
+    async fn on_logging_message(
+        &self,
+        params: LoggingMessageNotificationParam,
+        _context: NotificationContext<RoleClient>,
+    ) {
+        let _ = self.attempt.notify_logging_message(params).await;
     }
 
     fn get_info(&self) -> ClientConfig {

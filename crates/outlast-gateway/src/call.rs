@@ -7,7 +7,7 @@ use outlast::{StepError, TaskContext};
 use outlast_client::{CallError, CallErrorKind, CallOptions, SavedTask, Started, TaskHandle};
 use rmcp::{
     ErrorData,
-    model::{CallToolRequestParams, CallToolResult, ErrorCode},
+    model::{CallToolRequestParams, CallToolResult, ErrorCode, RequestMetaObject},
 };
 use serde::{Deserialize, Serialize};
 
@@ -40,25 +40,28 @@ pub(crate) fn call(
     upstream: &Upstream,
     context: TaskContext,
     bridge: Bridge,
+    person: Arc<str>,
     request: CallToolRequestParams,
 ) -> BoxFuture<'_, Result<CallToolResult, ErrorData>> {
-    Box::pin(make(upstream, context, Arc::new(bridge), request))
+    Box::pin(make(upstream, context, Arc::new(bridge), person, request))
 }
 
 async fn make(
     upstream: &Upstream,
     context: TaskContext,
     bridge: Arc<Bridge>,
+    person: Arc<str>,
     request: CallToolRequestParams,
 ) -> Result<CallToolResult, ErrorData> {
     let tool = request.name.to_string();
     let mut is_first = false;
     let sent = || {
         is_first = true;
-        async { Ok(()) }
+        async { Ok(upstream.may_repeat(&tool).await) }
     };
-    context.step(SENT, sent).await?;
-    let may_call = is_first || upstream.may_repeat(&tool).await;
+    // Settled before the call is made: afterwards nobody may be there to ask.
+    let may_repeat: bool = context.step(SENT, sent).await?;
+    let may_call = is_first || may_repeat;
 
     let made = || async {
         if !may_call {
@@ -66,7 +69,7 @@ async fn make(
                 "the gateway stopped while the call ran, and its tool may not be called twice: the outcome is unknown",
             ));
         }
-        start(upstream, &context, bridge.clone(), request.clone()).await
+        start(upstream, &context, bridge.clone(), person.clone(), request.clone()).await
     };
     let called = tokio::select! {
         called = context.step(CALLED, made) => called?,
@@ -84,13 +87,18 @@ async fn start(
     upstream: &Upstream,
     context: &TaskContext,
     bridge: Arc<Bridge>,
+    person: Arc<str>,
     request: CallToolRequestParams,
 ) -> Result<Called, StepError> {
+    // Also, what an upstream says of why it does not let the gateway in is not for callers.
     if let Err(refusal) = upstream.reach().await {
         return Ok(Called::Refused(refusal));
     }
     // A key that is the same on every attempt, for upstreams that know what to do with it.
-    let options = CallOptions::default().with_idempotency_key(context.step_id(CALLED)).with_handler(bridge);
+    let options = CallOptions::default()
+        .with_idempotency_key(context.step_id(CALLED))
+        .with_handler(bridge)
+        .on_behalf_of(person);
     match upstream.client().start_tool_with(request, options).await {
         Ok(Started::Ready(result)) => Ok(Called::Result(result)),
         Ok(Started::Task(handle)) => Ok(Called::Task(handle.to_json())),
@@ -111,8 +119,8 @@ async fn follow(
 ) -> Result<CallToolResult, ErrorData> {
     let saved =
         SavedTask::from_json(saved).map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
-    let handle =
-        upstream.client().resume(saved).await.map_err(|error| refusal(error.kind()))?.with_handler(bridge);
+    let handle = upstream.client().resume(saved).await.map_err(|error| refusal(error.kind()))?;
+    let handle = handle.with_handler(Arc::new(bridge.of_task()));
     let said = context.clone();
     let wait = handle.wait_with(None, move |task| {
         if let Some(message) = &task.message {
@@ -121,7 +129,13 @@ async fn follow(
     });
     tokio::pin!(wait);
     tokio::select! {
-        result = &mut wait => return outcome(result, context),
+        result = &mut wait => {
+            if result.is_err() && !handle.is_final() {
+                // The gateway gives it up, and nobody else knows of it.
+                cancel(&handle).await;
+            }
+            return outcome(result, context);
+        }
         () = context.cancelled() => cancel(&handle).await,
     }
     // The upstream decides how a task ends that was asked to (S22).
@@ -175,12 +189,15 @@ pub(crate) fn for_upstream(mut request: CallToolRequestParams, tool: &str) -> Ca
     if request.request_state.take().is_some() {
         request.input_responses = None;
     }
-    if let Some(meta) = &mut request.meta {
-        for own in OWN_META {
-            meta.0.0.remove(*own);
-        }
-    }
+    request.meta.iter_mut().for_each(strip);
     request
+}
+
+/// Takes what is between the caller and the gateway out of a `_meta`.
+pub(crate) fn strip(meta: &mut RequestMetaObject) {
+    for own in OWN_META {
+        meta.0.0.remove(*own);
+    }
 }
 
 /// What the SDK and the client write anew for each hop.
@@ -190,5 +207,6 @@ const OWN_META: &[&str] = &[
     "io.modelcontextprotocol/clientCapabilities",
     "progressToken",
     "outlast/idempotencyKey",
-    "outlast-gateway/listener",
+    crate::hold::LISTENER,
+    crate::hold::HELD,
 ];

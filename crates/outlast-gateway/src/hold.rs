@@ -8,22 +8,28 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use outlast::{TaskServer, default_owner};
+use outlast::{Owner, Status, Store, StoreError, TaskServer, WeakTaskServer, default_owner};
+use outlast_core::Filter;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, ClientCapabilities,
-        ContentBlock, GetTaskParams, InputRequest, InputRequests, InputRequiredResult, InputResponses,
-        JsonObject, ProgressNotificationParam, ProtocolVersion, RequestMetaObject, TASKS_EXTENSION_ID,
-        TaskPayload, Tool, UpdateTaskParams,
+        ContentBlock, DetailedTask, GetTaskParams, InputRequest, InputRequests, InputRequiredResult,
+        InputResponses, JsonObject, ProgressNotificationParam, ProtocolVersion, RequestMetaObject,
+        TASKS_EXTENSION_ID, TaskPayload, Tool, UpdateTaskParams,
     },
-    service::RequestContext,
+    service::{RequestContext, ServiceError},
 };
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
-use crate::{bridge::Listener, clock, proxy::Gateway};
+use crate::{
+    bridge::Listener,
+    clock,
+    proxy::Gateway,
+    remembered::{Digest, Remembered},
+};
 
 const STATUS: &str = "task_status";
 const RESULT: &str = "task_result";
@@ -48,7 +54,8 @@ pub(crate) fn declares(context: &RequestContext<RoleServer>) -> bool {
 }
 
 /// The tools by which work is asked for that goes on after its call was answered.
-pub(crate) fn tools() -> Vec<Tool> {
+pub(crate) async fn tools(gateway: &Gateway) -> Vec<Tool> {
+    let names = OwnNames::of(gateway).await;
     let id = json!({ "type": "string", "description": "The id that the answer to the call named" });
     let schema = |more: Value| {
         let mut properties = json!({ "task": id });
@@ -65,17 +72,25 @@ pub(crate) fn tools() -> Vec<Tool> {
     }});
     vec![
         Tool::new(
-            STATUS,
+            names.outside(STATUS),
             "How far the work is that an earlier call began, and what it asks",
             schema(json!({})),
         ),
         Tool::new(
-            RESULT,
+            names.outside(RESULT),
             "The result of the work that an earlier call began; waits for it for a while",
             schema(json!({})),
         ),
-        Tool::new(ANSWER, "Answers questions of the work that an earlier call began", schema(answers)),
-        Tool::new(CANCEL, "Asks for the end of the work that an earlier call began", schema(json!({}))),
+        Tool::new(
+            names.outside(ANSWER),
+            "Answers questions of the work that an earlier call began",
+            schema(answers),
+        ),
+        Tool::new(
+            names.outside(CANCEL),
+            "Asks for the end of the work that an earlier call began",
+            schema(json!({})),
+        ),
     ]
 }
 
@@ -97,30 +112,33 @@ async fn hold(
         .inner
         .server
         .get()
-        .cloned()
-        .ok_or_else(|| ErrorData::internal_error("the gateway is still starting; try again", None))?;
+        .and_then(WeakTaskServer::upgrade)
+        .ok_or_else(|| ErrorData::internal_error("the gateway is starting or ending; try again", None))?;
     let until = clock::now() + gateway.hold(&request.name);
-    let held = Held { gateway, server, until, is_modern: is_modern(&context), context: declaring(context) };
+    let names = OwnNames::of(gateway).await;
+    let is_modern = is_modern(&context);
+    let held = Held { gateway, server, names, until, is_modern, context: declaring(context) };
     if let Some(answer) = held.own_tool(&request).await {
         return answer;
     }
     // A caller of 2026-07-28 was asked by an answer, and comes back with what the person said.
     if let Some(state) = &request.request_state {
         let id = held.opened(state).await?;
-        held.update(&id, request.input_responses.clone().unwrap_or_default()).await?;
-        return held.wait(&id, digest(&held.context, &request), true).await;
+        held.carry_on(&id, request.input_responses.clone().unwrap_or_default()).await?;
+        let digest = digest_of(&held.context, &request);
+        return held.wait_unless_left(&id, digest, true).await;
     }
-    let digest = digest(&held.context, &request);
+    let digest = digest_of(&held.context, &request);
     if let Some(id) = held.known(&digest)
         && held.server.get_task(GetTaskParams::new(id.clone()), held.context.clone()).await.is_ok()
     {
-        return held.wait(&id, digest, true).await;
+        return held.wait(&id, Some(digest), true).await;
     }
     let mut context = held.context.clone();
     let listening = gateway.inner.listeners.listen(&mut context);
     match held.server.call_tool(request, context).await? {
         CallToolResponse::Task(created) => {
-            held.wait(&created.task.task_id, digest, listening.is_none()).await
+            held.wait_unless_left(&created.task.task_id, digest, listening.is_none()).await
         }
         other => Ok(other),
     }
@@ -136,6 +154,7 @@ fn declaring(mut context: RequestContext<RoleServer>) -> RequestContext<RoleServ
     capabilities.extensions.get_or_insert_default().entry(TASKS_EXTENSION_ID.to_owned()).or_default();
     context.meta.set_client_capabilities(capabilities);
     context.meta.set_protocol_version(ProtocolVersion::V_2026_07_28);
+    context.meta.0.0.insert(HELD.to_owned(), true.into());
     context.extensions.insert(ComesBack);
     context
 }
@@ -150,14 +169,79 @@ pub(crate) fn comes_back(context: &RequestContext<RoleServer>) -> bool {
 }
 
 /// What makes two calls the same: who makes them, and what is asked.
-fn digest(context: &RequestContext<RoleServer>, request: &CallToolRequestParams) -> [u8; 32] {
+fn digest(owner: &Owner, name: &str, arguments: Option<&JsonObject>) -> Digest {
     let mut digest = Sha256::new();
-    digest.update(format!("{:?}", default_owner(&context.extensions)));
-    digest.update([0]);
-    digest.update(request.name.as_bytes());
-    digest.update([0]);
-    digest.update(json!(request.arguments).to_string());
+    for part in [owner.as_str(), name] {
+        // With its length, so that no two calls have the same bytes.
+        digest.update((part.len() as u64).to_be_bytes());
+        digest.update(part);
+    }
+    digest.update(json!(arguments).to_string());
     digest.finalize().into()
+}
+
+fn digest_of(context: &RequestContext<RoleServer>, request: &CallToolRequestParams) -> Digest {
+    digest(&default_owner(&context.extensions), &request.name, request.arguments.as_ref())
+}
+
+/// The calls whose work an earlier process left, so that the same call finds it again.
+pub(crate) async fn left_by_earlier(store: &dyn Store) -> Result<Remembered, StoreError> {
+    const PAGE: u32 = 500;
+    let mut remembered = Remembered::default();
+    for status in [Status::Working, Status::InputRequired] {
+        let mut after = None;
+        loop {
+            let filter = Filter { status: Some(status), ..Filter::default() };
+            let page = store.list(filter, after, PAGE).await?;
+            for task in page.tasks {
+                let Some(call) = store.call(task.id).await? else { continue };
+                let Ok(request) = call.params.decode::<CallToolRequestParams>() else { continue };
+                if request.meta.is_some_and(|meta| meta.0.0.contains_key(HELD)) {
+                    let digest = digest(&task.owner, &request.name, request.arguments.as_ref());
+                    remembered.insert(digest, task.id.to_string());
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    Ok(remembered)
+}
+
+/// The names of the tools that the gateway adds.
+struct OwnNames {
+    prefix: String,
+}
+
+impl OwnNames {
+    /// An upstream's own tools keep their names; where it has one that is called like the gateway's, those are called otherwise.
+    async fn of(gateway: &Gateway) -> Self {
+        let mut prefix = String::new();
+        // Of several upstreams the tools carry names, which no tool of the gateway begins with.
+        if let [upstream] = &*gateway.inner.upstreams
+            && upstream.name().is_none()
+        {
+            let mut names = [STATUS, RESULT, ANSWER, CANCEL].iter();
+            while let Some(name) = names.next() {
+                if upstream.find(&format!("{prefix}{name}")).await.is_some() {
+                    prefix.push_str("gateway_");
+                    names = [STATUS, RESULT, ANSWER, CANCEL].iter();
+                }
+            }
+        }
+        Self { prefix }
+    }
+
+    fn outside(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    fn inside<'n>(&self, name: &'n str) -> Option<&'n str> {
+        let name = name.strip_prefix(&*self.prefix)?;
+        [STATUS, RESULT, ANSWER, CANCEL].contains(&name).then_some(name)
+    }
 }
 
 /// The callers who wait, by a mark that goes along with the call. Only in memory: who waits is gone when the gateway is.
@@ -165,7 +249,9 @@ fn digest(context: &RequestContext<RoleServer>, request: &CallToolRequestParams)
 pub(crate) struct Listeners(Mutex<HashMap<String, Listener>>);
 
 /// The mark in the `_meta` of a call by which the gateway finds who waits for it.
-const LISTENER: &str = "outlast-gateway/listener";
+pub(crate) const LISTENER: &str = "outlast-gateway/listener";
+/// The mark in the `_meta` of a call that its caller knows nothing of tasks.
+pub(crate) const HELD: &str = "outlast-gateway/held";
 
 impl Listeners {
     /// Marks a call whose caller wants to hear of progress, for as long as the guard lives.
@@ -209,22 +295,64 @@ struct Held<'g> {
     context: RequestContext<RoleServer>,
     /// Until when the call is held.
     until: Instant,
+    names: OwnNames,
     is_modern: bool,
 }
 
 impl Held<'_> {
     /// The work that this call began earlier, and whose result was not fetched yet.
-    fn known(&self, digest: &[u8; 32]) -> Option<String> {
-        self.gateway.inner.held.lock().unwrap_or_else(PoisonError::into_inner).get(digest).cloned()
+    fn known(&self, digest: &Digest) -> Option<String> {
+        self.remembered().get(digest).map(str::to_owned)
     }
 
-    fn remember(&self, digest: [u8; 32], id: &str) {
-        self.gateway.inner.held.lock().unwrap_or_else(PoisonError::into_inner).insert(digest, id.to_owned());
+    fn remembered(&self) -> MutexGuard<'_, Remembered> {
+        self.gateway.inner.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The result of the work is told, so the same call begins anew.
     fn forget(&self, id: &str) {
-        self.gateway.inner.held.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, held| held != id);
+        self.remembered().forget(id);
+    }
+
+    /// Holds a call whose caller does not know yet that its work can be asked for: when they leave, it is nobody's.
+    async fn wait_unless_left(
+        &self,
+        id: &str,
+        digest: Digest,
+        tells: bool,
+    ) -> Result<CallToolResponse, ErrorData> {
+        tokio::select! {
+            answer = self.wait(id, Some(digest), tells) => answer,
+            () = self.context.ct.cancelled() => {
+                // A gateway that ends does not end the work.
+                if !self.server.is_shutting_down() {
+                    self.end(id).await;
+                }
+                Err(ErrorData::internal_error("the call was cancelled", None))
+            }
+        }
+    }
+
+    /// Asks for the end of work that nobody will ask for.
+    async fn end(&self, id: &str) {
+        self.forget(id);
+        if let Err(error) = self.server.cancel_task(CancelTaskParams::new(id), self.context.clone()).await {
+            tracing::warn!(%error, "work that nobody waits for could not be cancelled");
+        }
+    }
+
+    /// The state of the work, as often as that may be asked for.
+    async fn look(&self, id: &str) -> Result<DetailedTask, ErrorData> {
+        loop {
+            match self.server.get_task(GetTaskParams::new(id), self.context.clone()).await {
+                Ok(result) => return Ok(result.task),
+                // Several calls may wait for the same work.
+                Err(error) => match error.data.as_ref().and_then(|data| data["retryAfterMs"].as_u64()) {
+                    Some(wait) => tokio::time::sleep(Duration::from_millis(wait).max(PAUSE)).await,
+                    None => return Err(error),
+                },
+            }
+        }
     }
 
     /// The work that a `requestState` names, which must be the one that was given out for what the work asks now.
@@ -236,12 +364,7 @@ impl Held<'_> {
             )
         };
         let id = state.split(STATE).next().filter(|id| !id.is_empty()).ok_or_else(refused)?;
-        let task = self
-            .server
-            .get_task(GetTaskParams::new(id), self.context.clone())
-            .await
-            .map_err(|_| refused())?
-            .task;
+        let task = self.look(id).await.map_err(|_| refused())?;
         match &task.payload {
             TaskPayload::InputRequired { input_requests } if sealed(id, input_requests) != state => {
                 Err(refused())
@@ -251,14 +374,19 @@ impl Held<'_> {
     }
 
     /// Holds the call until the task ends, asks, or takes too long. `tells` says that nobody else tells the caller of progress.
-    async fn wait(&self, id: &str, digest: [u8; 32], tells: bool) -> Result<CallToolResponse, ErrorData> {
+    async fn wait(
+        &self,
+        id: &str,
+        digest: Option<Digest>,
+        tells: bool,
+    ) -> Result<CallToolResponse, ErrorData> {
         let until = self.until;
         let mut hints = self.server.watch();
         let mut told = String::new();
         let mut steps = 0_u32;
         let mut presented = BTreeSet::new();
         loop {
-            let task = self.server.get_task(GetTaskParams::new(id), self.context.clone()).await?.task;
+            let task = self.look(id).await?;
             match task.payload {
                 TaskPayload::Completed { result } => {
                     self.forget(id);
@@ -283,7 +411,11 @@ impl Held<'_> {
                         input_requests.into_iter().filter(|(key, _)| presented.insert(key.clone())).collect();
                     let answers = within(until, self.ask(fresh)).await;
                     match answers {
-                        Some(answers) => self.update(id, answers?).await?,
+                        Some(Ok(answers)) => self.update(id, answers).await?,
+                        Some(Err(error)) => {
+                            self.end(id).await;
+                            return Err(error);
+                        }
                         None => return Ok(self.goes_on(id, digest)),
                     }
                 }
@@ -304,11 +436,15 @@ impl Held<'_> {
         }
     }
 
-    fn goes_on(&self, id: &str, digest: [u8; 32]) -> CallToolResponse {
-        self.remember(digest, id);
+    fn goes_on(&self, id: &str, digest: Option<Digest>) -> CallToolResponse {
+        if let Some(digest) = digest {
+            self.remembered().insert(digest, id.to_owned());
+        }
+        let [status, result, answer, cancel] =
+            [STATUS, RESULT, ANSWER, CANCEL].map(|name| self.names.outside(name));
         let text = format!(
-            "The work goes on and is not done yet. Its id is {id}. Ask for it with {RESULT} (waits for the result), {STATUS} \
-             (how far it is), {ANSWER} (answers what it asks) or {CANCEL}, each with {{\"task\": \"{id}\"}}; or make the same \
+            "The work goes on and is not done yet. Its id is {id}. Ask for it with {result} (waits for the result), {status} \
+             (how far it is), {answer} (answers what it asks) or {cancel}, each with {{\"task\": \"{id}\"}}; or make the same \
              call again, which waits for the same work."
         );
         let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
@@ -320,6 +456,7 @@ impl Held<'_> {
     async fn ask(&self, requests: InputRequests) -> Result<InputResponses, ErrorData> {
         let mut answers = BTreeMap::new();
         for (key, request) in requests {
+            let is_elicitation = matches!(request, InputRequest::Elicitation(_));
             let answer = match request {
                 InputRequest::Elicitation(request) => {
                     self.context.peer.create_elicitation(request.params).await.map(|answer| json!(answer))
@@ -336,6 +473,11 @@ impl Held<'_> {
             };
             match answer {
                 Ok(answer) => drop(answers.insert(key, answer)),
+                // Whoever asks finds that the person closed the question, and may do without an answer.
+                Err(ServiceError::McpError(error)) if is_elicitation => {
+                    tracing::debug!(%error, "a caller refused a question");
+                    answers.insert(key, json!({ "action": "cancel" }));
+                }
                 Err(error) => {
                     tracing::debug!(%error, "a caller gave no answer to a question");
                     return Err(ErrorData::internal_error(
@@ -346,6 +488,17 @@ impl Held<'_> {
             }
         }
         Ok(answers)
+    }
+
+    /// Gives the work the answers of a round. A round whose answer was lost comes again, when the work has gone on.
+    async fn carry_on(&self, id: &str, answers: InputResponses) -> Result<(), ErrorData> {
+        match self.look(id).await?.payload {
+            TaskPayload::InputRequired { input_requests } => {
+                let open = answers.into_iter().filter(|(key, _)| input_requests.contains_key(key));
+                self.update(id, open.collect()).await
+            }
+            _ => Ok(()),
+        }
     }
 
     async fn update(&self, id: &str, answers: InputResponses) -> Result<(), ErrorData> {
@@ -365,10 +518,7 @@ impl Held<'_> {
 
     /// The answer of one of the gateway's own tools; none where the call is of another.
     async fn own_tool(&self, request: &CallToolRequestParams) -> Option<Result<CallToolResponse, ErrorData>> {
-        let name = request.name.as_ref();
-        if ![STATUS, RESULT, ANSWER, CANCEL].contains(&name) {
-            return None;
-        }
+        let name = self.names.inside(&request.name)?;
         let argument = |name: &str| request.arguments.as_ref().and_then(|arguments| arguments.get(name));
         let Some(id) = argument("task").and_then(Value::as_str) else {
             return Some(Err(ErrorData::invalid_params(
@@ -378,7 +528,7 @@ impl Held<'_> {
         };
         let answers = argument("answers").and_then(Value::as_object);
         Some(match name {
-            RESULT => self.wait(id, [0; 32], true).await,
+            RESULT => self.wait(id, None, true).await,
             STATUS => self.status(id).await,
             CANCEL => {
                 let cancel = CancelTaskParams::new(id);
@@ -396,7 +546,7 @@ impl Held<'_> {
     }
 
     async fn status(&self, id: &str) -> Result<CallToolResponse, ErrorData> {
-        let task = self.server.get_task(GetTaskParams::new(id), self.context.clone()).await?.task;
+        let task = self.look(id).await?;
         let mut status = json!({ "status": task.task.status, "message": task.task.status_message });
         if let TaskPayload::InputRequired { input_requests } = task.payload {
             status["questions"] = json!(input_requests);

@@ -20,6 +20,7 @@ mod clock;
 mod hold;
 mod names;
 mod proxy;
+mod remembered;
 mod upstream;
 
 pub use proxy::{Gateway, GatewayOptions};

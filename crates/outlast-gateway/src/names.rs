@@ -19,6 +19,29 @@ pub(crate) fn inside<'n>(upstream: Option<&str>, name: &'n str) -> Option<&'n st
     }
 }
 
+/// What is wrong with the names of a gateway's upstreams, if anything: they have to be told apart, and their tools from the
+/// names alone.
+pub(crate) fn misnamed(upstreams: &[Option<&str>]) -> Option<String> {
+    if upstreams.len() > 1 && upstreams.contains(&None) {
+        return Some("where there are several upstreams each needs a name".to_owned());
+    }
+    for (n, name) in upstreams.iter().flatten().enumerate() {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || !name.chars().all(is_plain) {
+            return Some(format!("the upstream '{name}' needs a name of letters, digits and -_."));
+        }
+        if name.contains(BETWEEN) || name.ends_with('_') {
+            return Some(format!(
+                "the name '{name}' of an upstream cannot be told from those of its tools: it has '{BETWEEN}' in it or ends with '_'"
+            ));
+        }
+        if upstreams[..n].contains(&Some(name)) {
+            return Some(format!("two upstreams are named '{name}'"));
+        }
+    }
+    None
+}
+
 /// A cursor of a list that goes through several upstreams: which one, and its own cursor there.
 pub(crate) fn cursor(upstream: usize, theirs: Option<&str>) -> String {
     format!("{upstream}:{}", theirs.unwrap_or_default())
@@ -35,6 +58,22 @@ pub(crate) fn read_cursor(cursor: Option<&str>) -> Option<(usize, Option<String>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_that_cannot_be_told_apart_are_refused() {
+        assert_eq!(misnamed(&[None]), None);
+        assert_eq!(misnamed(&[Some("a"), Some("a-b"), Some("a_b"), Some("_a")]), None);
+        for bad in [
+            &[None, Some("a")][..],
+            &[Some("a"), Some("a")],
+            &[Some("")],
+            &[Some("a__b")],
+            &[Some("a_")],
+            &[Some("a b")],
+        ] {
+            assert!(misnamed(bad).is_some(), "{bad:?}");
+        }
+    }
 
     #[test]
     fn names_and_cursors_read_back() {

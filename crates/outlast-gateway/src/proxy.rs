@@ -8,12 +8,14 @@
 
 use std::{
     borrow::Cow,
-    collections::HashMap,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, Mutex, OnceLock, Weak},
     time::Duration,
 };
 
-use outlast::{BuildError, Config, Decision, Recovery, Start, Store, TaskContext, TaskServer, TaskTool};
+use outlast::{
+    BuildError, Config, Decision, Recovery, Start, Store, TaskContext, TaskServer, TaskTool, WeakTaskServer,
+    default_owner,
+};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
@@ -24,19 +26,21 @@ use rmcp::{
         ListResourceTemplatesResult, ListResourcesResult, ListSkillsResult, ListToolsResult,
         PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion,
         ReadResourceDirectoryRequestParams, ReadResourceDirectoryResult, ReadResourceRequestParams,
-        ReadResourceResponse, Reference, ServerCapabilities, ServerConfig, ServerResult,
+        ReadResourceResponse, Reference, RequestMetaObject, ServerCapabilities, ServerConfig, ServerResult,
         SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
         UpdateTaskParams,
     },
     service::{NotificationContext, RequestContext, ServiceError, SubscriptionContext},
 };
+use serde::{Deserialize, Serialize};
 
 use crate::{
     bridge::Bridge,
     call,
     changes::{self, Sessions},
     hold, names,
-    upstream::{Upstream, When, unreachable_upstream},
+    remembered::Remembered,
+    upstream::{ANSWER_PATIENCE, LIST_PATIENCE, Upstream, When, unreachable_upstream},
 };
 
 /// How long a call may take by default before it becomes a task.
@@ -74,9 +78,9 @@ pub(crate) struct Inner {
     /// What the gateway says of itself: what its upstreams can.
     info: ServerConfig,
     /// The server that wraps the gateway, through which calls of callers without tasks become tasks as well.
-    pub(crate) server: OnceLock<TaskServer<Gateway>>,
+    pub(crate) server: OnceLock<WeakTaskServer<Gateway>>,
     /// The work that such callers were told goes on, by what they asked for.
-    pub(crate) held: Mutex<HashMap<[u8; 32], String>>,
+    pub(crate) held: Mutex<Remembered>,
     /// The callers who wait for calls that are held open, and want to hear of progress.
     pub(crate) listeners: hold::Listeners,
     /// The callers who have a session, and hear of changes there.
@@ -97,7 +101,15 @@ impl Gateway {
         store: Arc<dyn Store>,
         mut config: Config,
     ) -> Result<TaskServer<Self>, BuildError> {
+        let names: Vec<_> = upstreams.iter().map(Upstream::name).collect();
+        if let Some(why) = names::misnamed(&names) {
+            return Err(BuildError::Config(why));
+        }
         let (info, away) = introduce(&upstreams).await;
+        let held = hold::left_by_earlier(&*store).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "what earlier calls began is found by its id alone");
+            Remembered::default()
+        });
         let mut builder_tools = Vec::new();
         for upstream in &upstreams {
             for (tool, policy) in upstream.policies() {
@@ -110,11 +122,13 @@ impl Gateway {
         }
         // The upstream waits with the call, so nothing would be saved by dropping the gateway's half of it.
         config.park_after = Duration::MAX;
+        // What an upstream answers is kept as a step first, whole.
+        config.task.value_bytes = config.task.value_bytes.max(config.task.result_bytes + ENVELOPE);
         let inner = Inner {
             upstreams,
             info,
             server: OnceLock::new(),
-            held: Mutex::default(),
+            held: Mutex::new(held),
             listeners: hold::Listeners::default(),
             sessions: Sessions::default(),
             options: options.clone(),
@@ -123,18 +137,23 @@ impl Gateway {
         let mut builder = TaskServer::builder(gateway.clone())
             .shared_store(store)
             .config(config)
+            .carry(
+                |extensions| Some(Person(default_owner(extensions).as_str().to_owned())),
+                |person: Person, seen| drop(seen.insert(person)),
+            )
+            .unlisted_tools()
             .default_tool(usual(options.start, options.hold));
         for (name, tool) in builder_tools {
             builder = builder.tool(name, tool);
         }
         let server = builder.build().await?;
-        let _ = gateway.inner.server.set(server.clone());
+        let _ = gateway.inner.server.set(server.downgrade());
         if !away.is_empty() {
             // What the others have.
             server.relist().await;
         }
         for n in away {
-            tokio::spawn(gateway.clone().await_upstream(n));
+            tokio::spawn(await_upstream(Arc::downgrade(&gateway.inner), n));
         }
         Ok(server)
     }
@@ -143,19 +162,6 @@ impl Gateway {
     /// call that comes later connects again.
     pub async fn close(&self) {
         futures::future::join_all(self.inner.upstreams.iter().map(Upstream::close)).await;
-    }
-
-    /// Waits for an upstream that could not be reached at the start, so that the tasks of its tools are taken up with it.
-    async fn await_upstream(self, n: usize) {
-        let (upstream, server) = (&self.inner.upstreams[n], self.inner.server.get());
-        let Some(server) = server else { return };
-        while upstream.reach().await.is_err() {
-            if server.is_shutting_down() {
-                return;
-            }
-        }
-        tracing::info!(upstream = upstream.name(), "an upstream was reached that was away at the start");
-        server.relist().await;
     }
 
     /// How long a call of a tool is held open for a caller who waits.
@@ -175,19 +181,65 @@ impl Gateway {
     }
 }
 
+/// Waits for an upstream that could not be reached at the start, so that the tasks of its tools are taken up with it.
+async fn await_upstream(gateway: Weak<Inner>, n: usize) {
+    loop {
+        let Some(inner) = gateway.upgrade() else { return };
+        let upstream = &inner.upstreams[n];
+        let is_reached = upstream.reach().await.is_ok();
+        let Some(server) = inner.server.get().and_then(WeakTaskServer::upgrade) else { return };
+        if server.is_shutting_down() {
+            return;
+        }
+        if is_reached {
+            tracing::info!(upstream = upstream.name(), "an upstream was reached that was away at the start");
+            return server.relist().await;
+        }
+    }
+}
+
+/// What is around a result that is kept as a step.
+const ENVELOPE: u64 = 1 << 10;
+
+/// For whom a call is made, as the store knows its owner.
+#[derive(Clone, Serialize, Deserialize)]
+struct Person(String);
+
+/// Waits for the answer of an upstream to what is no call of a tool.
+async fn bounded<T>(
+    patience: Duration,
+    asked: impl Future<Output = Result<T, ServiceError>>,
+) -> Result<T, ErrorData> {
+    match tokio::time::timeout(patience, asked).await {
+        Ok(answer) => answer.map_err(answered),
+        Err(_) => {
+            tracing::warn!("an upstream does not answer");
+            Err(unreachable_upstream())
+        }
+    }
+}
+
+/// The `_meta` of a request as an upstream gets it.
+fn passed_on(context: &RequestContext<RoleServer>) -> Option<RequestMetaObject> {
+    let mut meta = context.meta.clone();
+    call::strip(&mut meta);
+    (!meta.0.0.is_empty()).then_some(meta)
+}
+
 /// One page of a list that goes through all upstreams. An upstream that cannot be reached, or has no such list, is passed
 /// over, so that it hides no other.
 macro_rules! page {
-    ($gateway:expr, $request:expr, $list:ident, $items:ident, |$upstream:ident, $item:ident| $each:expr) => {{
+    ($gateway:expr, $request:expr, $context:expr, $list:ident, $items:ident, |$upstream:ident, $item:ident| $each:expr) => {{
         let upstreams = &$gateway.inner.upstreams;
         let cursor = $request.as_ref().and_then(|request| request.cursor.as_deref());
         let (first, mut theirs) = names::read_cursor(cursor)
             .ok_or_else(|| ErrorData::invalid_params("the cursor is none that this server gave", None))?;
         let mut found = (Vec::new(), None);
         for (n, $upstream) in upstreams.iter().enumerate().skip(first) {
-            let params = PaginatedRequestParams::default().with_cursor(theirs.take());
+            let mut params = PaginatedRequestParams::default().with_cursor(theirs.take());
+            params.meta = passed_on($context);
             let page = match $upstream.peer().await {
-                Ok(peer) => peer.$list(Some(params)).await.map_err(answered),
+                Ok(peer) => bounded(LIST_PATIENCE, peer.$list(Some(params))).await,
                 // Half a list would be taken for all that there is when the names in the settings are checked.
                 Err(error) if $gateway.inner.server.get().is_none() => return Err(error),
                 Err(error) => Err(error),
@@ -219,9 +271,9 @@ macro_rules! first {
         let mut refusal = unreachable_upstream();
         for upstream in &$gateway.inner.upstreams {
             match upstream.peer().await {
-                Ok($peer) => match $ask.await {
+                Ok($peer) => match bounded(ANSWER_PATIENCE, $ask).await {
                     Ok(answer) => return Ok(answer),
-                    Err(error) => refusal = answered(error),
+                    Err(error) => refusal = error,
                 },
                 Err(error) => refusal = error,
             }
@@ -303,10 +355,11 @@ impl ServerHandler for Gateway {
         let name = request.name.to_string();
         let (upstream, tool) = self.named(&name).ok_or_else(|| unknown("tool"))?;
         let listener = self.inner.listeners.of(&context.meta);
-        let capabilities = context.meta.client_capabilities().unwrap_or_default();
-        let bridge = Bridge::new(task.clone(), capabilities, listener);
+        let bridge = Bridge::new(task.clone(), &context, listener);
+        let person =
+            context.extensions.get::<Person>().map_or_else(|| task.step_id(""), |person| person.0.clone());
         let request = call::for_upstream(request, tool);
-        call::call(upstream, task, bridge, request).await.map(Into::into)
+        call::call(upstream, task, bridge, person.into(), request).await.map(Into::into)
     }
 
     async fn list_tools(
@@ -314,12 +367,12 @@ impl ServerHandler for Gateway {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let (mut tools, next) = page!(self, request, list_tools, tools, |upstream, tool| {
+        let (mut tools, next) = page!(self, request, &context, list_tools, tools, |upstream, tool| {
             upstream.learn(tool);
             tool.name = names::outside(upstream.name(), &tool.name).into();
         });
         if next.is_none() && !hold::declares(&context) {
-            tools.extend(hold::tools());
+            tools.extend(hold::tools(self).await);
         }
         let mut result = ListToolsResult::with_all_items(tools);
         result.next_cursor = next;
@@ -334,9 +387,9 @@ impl ServerHandler for Gateway {
     async fn list_prompts(
         &self,
         request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        let (prompts, next) = page!(self, request, list_prompts, prompts, |upstream, prompt| {
+        let (prompts, next) = page!(self, request, &context, list_prompts, prompts, |upstream, prompt| {
             prompt.name = names::outside(upstream.name(), &prompt.name);
         });
         let mut result = ListPromptsResult::with_all_items(prompts);
@@ -347,20 +400,22 @@ impl ServerHandler for Gateway {
     async fn get_prompt(
         &self,
         mut request: GetPromptRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
         let name = request.name.clone();
         let (upstream, prompt) = self.named(&name).ok_or_else(|| unknown("prompt"))?;
         request.name = prompt.to_owned();
-        upstream.peer().await?.get_prompt_once(request).await.map_err(answered)
+        request.meta = passed_on(&context);
+        bounded(ANSWER_PATIENCE, upstream.peer().await?.get_prompt_once(request)).await
     }
 
     async fn list_resources(
         &self,
         request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let (resources, next) = page!(self, request, list_resources, resources, |upstream, _resource| {});
+        let (resources, next) =
+            page!(self, request, &context, list_resources, resources, |upstream, _resource| {});
         let mut result = ListResourcesResult::with_all_items(resources);
         result.next_cursor = next;
         Ok(result)
@@ -369,10 +424,16 @@ impl ServerHandler for Gateway {
     async fn list_resource_templates(
         &self,
         request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        let (templates, next) =
-            page!(self, request, list_resource_templates, resource_templates, |upstream, _template| {});
+        let (templates, next) = page!(
+            self,
+            request,
+            &context,
+            list_resource_templates,
+            resource_templates,
+            |upstream, _template| {}
+        );
         let mut result = ListResourceTemplatesResult::with_all_items(templates);
         result.next_cursor = next;
         Ok(result)
@@ -380,9 +441,10 @@ impl ServerHandler for Gateway {
 
     async fn read_resource(
         &self,
-        request: ReadResourceRequestParams,
-        _context: RequestContext<RoleServer>,
+        mut request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
+        request.meta = passed_on(&context);
         first!(self, peer => peer.read_resource_once(request.clone()))
     }
 
@@ -405,13 +467,14 @@ impl ServerHandler for Gateway {
     async fn complete(
         &self,
         mut request: CompleteRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
+        request.meta = passed_on(&context);
         if let Reference::Prompt(reference) = &mut request.r#ref {
             let name = reference.name.clone();
             let (upstream, prompt) = self.named(&name).ok_or_else(|| unknown("prompt"))?;
             reference.name = prompt.to_owned();
-            return upstream.peer().await?.complete(request).await.map_err(answered);
+            return bounded(ANSWER_PATIENCE, upstream.peer().await?.complete(request)).await;
         }
         first!(self, peer => peer.complete(request.clone()))
     }
@@ -423,9 +486,9 @@ impl ServerHandler for Gateway {
     ) -> Result<(), ErrorData> {
         for upstream in &self.inner.upstreams {
             if let Ok(peer) = upstream.peer().await
-                && let Err(error) = peer.set_level(request.clone()).await
+                && let Err(error) = bounded(ANSWER_PATIENCE, peer.set_level(request.clone())).await
             {
-                tracing::debug!(%error, upstream = upstream.name(), "an upstream takes no log level");
+                tracing::debug!(?error, upstream = upstream.name(), "an upstream takes no log level");
             }
         }
         Ok(())
@@ -440,7 +503,9 @@ impl ServerHandler for Gateway {
         for upstream in &self.inner.upstreams {
             let theirs = CustomRequest::new(request.method.clone(), request.params.clone());
             let answer = match upstream.peer().await {
-                Ok(peer) => peer.send_request(ClientRequest::CustomRequest(theirs)).await.map_err(answered),
+                Ok(peer) => {
+                    bounded(ANSWER_PATIENCE, peer.send_request(ClientRequest::CustomRequest(theirs))).await
+                }
                 Err(error) => Err(error),
             };
             match answer {

@@ -12,11 +12,12 @@ use outlast_client::{CallError, CallErrorKind, ClientOptions, Server, TaskClient
 use rmcp::{
     ClientHandler, ErrorData, RoleClient,
     model::{
-        ClientCapabilities, ClientConfig, Implementation, ResourceUpdatedNotificationParam, ServerPeerInfo,
-        TASKS_EXTENSION_ID, Tool,
+        ClientCapabilities, ClientConfig, Implementation, PaginatedRequestParams,
+        ResourceUpdatedNotificationParam, ServerPeerInfo, TASKS_EXTENSION_ID, Tool,
     },
     service::{NotificationContext, Peer, ServiceError},
 };
+use tokio::time::Instant;
 
 use crate::{
     backoff::Backoff,
@@ -57,6 +58,8 @@ pub struct Upstream {
     client: TaskClient,
     backoff: Mutex<Backoff>,
     tools: Mutex<HashMap<String, Tool>>,
+    /// When the tools were last listed for one that was not known.
+    listed: tokio::sync::Mutex<Option<Instant>>,
     changes: Changes,
 }
 
@@ -73,6 +76,15 @@ pub struct Introduction {
     /// The names of its tools, without that of the upstream.
     pub tools: Vec<String>,
 }
+
+/// How long an upstream may take to answer what is no call of a tool.
+pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
+/// How long an upstream may take for a page of a list: what it keeps waiting are the lists of all.
+pub(crate) const LIST_PATIENCE: Duration = Duration::from_secs(20);
+/// How long the list of the tools is taken as it is.
+const FRESH: Duration = Duration::from_secs(60);
+/// More pages than any list has.
+const PAGES: usize = 100;
 
 /// What the gateway is to its upstreams. Questions that belong to no call have nobody to go to.
 struct Client(Changes);
@@ -132,7 +144,8 @@ impl Upstream {
         let changes = Changes::default();
         let client = TaskClient::builder(server).handler(Client(changes.clone())).options(options).build();
         let (policies, tools) = (BTreeMap::new(), Mutex::default());
-        Self { name, policies, client, backoff: Mutex::default(), tools, changes }
+        let (backoff, listed) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self { name, policies, client, backoff, tools, listed, changes }
     }
 
     /// Settles more for a tool than its annotations say.
@@ -220,12 +233,26 @@ impl Upstream {
 
     /// Asks for all tools, remembers them, and gives their names.
     async fn list(&self) -> Result<Vec<String>, CallError> {
-        let tools = self.client.peer().await?.list_all_tools().await.map_err(|error| match error {
-            ServiceError::McpError(error) => CallErrorKind::Failed(error),
-            other => CallErrorKind::Connection(other.to_string()),
-        })?;
-        tools.iter().for_each(|tool| self.learn(tool));
-        Ok(tools.into_iter().map(|tool| tool.name.into_owned()).collect())
+        let peer = self.client.peer().await?;
+        let mut names = Vec::new();
+        let mut cursor = None;
+        for _ in 0..PAGES {
+            let params = PaginatedRequestParams::default().with_cursor(cursor.take());
+            let page = tokio::time::timeout(LIST_PATIENCE, peer.list_tools(Some(params))).await;
+            let page =
+                page.map_err(|_| CallErrorKind::Connection("the tools were not listed in time".into()))?;
+            let page = page.map_err(|error| match error {
+                ServiceError::McpError(error) => CallErrorKind::Failed(error),
+                other => CallErrorKind::Connection(other.to_string()),
+            })?;
+            page.tools.iter().for_each(|tool| self.learn(tool));
+            names.extend(page.tools.into_iter().map(|tool| tool.name.into_owned()));
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        Ok(names)
     }
 
     /// What the server said of itself, if it can be reached.
@@ -253,17 +280,32 @@ impl Upstream {
         known.insert(tool.name.to_string(), tool.clone());
     }
 
-    /// Whether a call may be made twice, as the operator or the tool says.
+    /// Whether a call may be made twice, as the operator or the tool says, or because the upstream would know it again.
     pub(crate) async fn may_repeat(&self, tool: &str) -> bool {
         if let Some(recovery) = self.policies.get(tool).and_then(|policy| policy.recovery) {
             return recovery == Recovery::Rerun;
         }
-        let mut found = self.known(tool);
-        if found.is_none() && self.reach().await.is_ok() && self.list().await.is_ok() {
-            found = self.known(tool);
+        if self.client.recognises_repeats(tool).await {
+            return true;
         }
-        let annotations = found.and_then(|tool| tool.annotations).unwrap_or_default();
+        let annotations = self.find(tool).await.and_then(|tool| tool.annotations).unwrap_or_default();
         annotations.read_only_hint == Some(true) || annotations.idempotent_hint == Some(true)
+    }
+
+    /// What the upstream says of one of its tools; it is asked where that is not known yet.
+    pub(crate) async fn find(&self, tool: &str) -> Option<Tool> {
+        if let Some(tool) = self.known(tool) {
+            return Some(tool);
+        }
+        let mut listed = self.listed.lock().await;
+        if listed.is_none_or(|listed| listed + FRESH <= clock::now()) {
+            if let Err(error) = self.list().await {
+                tracing::debug!(%error, upstream = self.name(), "an upstream did not list its tools");
+            }
+            // One that cannot be reached is not asked again and again.
+            *listed = Some(clock::now());
+        }
+        self.known(tool)
     }
 }
 
