@@ -226,13 +226,30 @@ fn with_no_tasks() -> Value {
 }
 
 #[cfg(unix)]
+fn is_alive(pid: &str) -> bool {
+    let alive = Command::new("kill").args(["-0", pid]).stderr(std::process::Stdio::null()).status();
+    alive.unwrap().success()
+}
+
+/// As `npx` does, which runs the server in a process of its own.
+#[cfg(unix)]
+#[test]
+fn what_a_server_has_started_ends_with_it() {
+    let place = Place::new(&[]);
+    let started = r#"sleep 1000 > /dev/null 2>&1 & echo $! > started; exec "$@""#;
+    let mut command = gateway(&place, &["--listen", "127.0.0.1:0", "--", "sh", "-c", started, "sh"]);
+    command.args(plain::command("plain_server"));
+    let gateway = Http::run(command);
+    let pid = fs::read_to_string(place.path().join("started")).unwrap().trim().to_owned();
+    assert!(is_alive(&pid));
+    assert!(gateway.server.terminate().success());
+    assert!(!is_alive(&pid));
+}
+
+#[cfg(unix)]
 #[test]
 fn the_server_ends_with_the_gateway_however_that_ends() {
     let place = Place::new(&[]);
-    let is_alive = |pid: &str| {
-        let alive = Command::new("kill").args(["-0", pid]).stderr(std::process::Stdio::null()).status();
-        alive.unwrap().success()
-    };
     let pid = || {
         let deeds = until(&place, |deeds| count(deeds, "start") > 0);
         deeds.iter().rfind(|deed| deed.starts_with("start")).unwrap()["start ".len()..].to_owned()

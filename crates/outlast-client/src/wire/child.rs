@@ -14,6 +14,8 @@ use rmcp::{
     model::{ClientJsonRpcMessage, ServerJsonRpcMessage},
     transport::Transport,
 };
+#[cfg(unix)]
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, BufReader},
     process::{Child, Command},
@@ -25,6 +27,10 @@ use super::{lines::Lines, observed::Observed};
 
 /// How long a process that was asked to end may take, each time that it is asked.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How often it is looked whether all that a process has started has ended.
+#[cfg(unix)]
+const LOOK: Duration = Duration::from_millis(20);
 
 /// How long the last words of a process that has ended may take.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -40,10 +46,12 @@ pub(crate) struct Program {
     pub(crate) env: Vec<(OsString, OsString)>,
 }
 
-/// The transport. The process ends with it.
+/// The transport. The process ends with it, and so does what the process has started: a wrapper such as `npx` may end and
+/// leave the server itself behind.
 pub(crate) struct Process {
     lines: Lines,
     child: Child,
+    group: Group,
     ended: Option<ExitStatus>,
     last_words: Arc<LastWords>,
     observed: Arc<Observed>,
@@ -74,12 +82,14 @@ impl Process {
         else {
             return Err(io::Error::other("a stream of the process is missing"));
         };
+        let group = Group::of(&child);
         let last_words = Arc::<LastWords>::default();
         observed.speaks(last_words.clone());
         tokio::spawn(last_words.clone().listen(stderr));
         Ok(Process {
             lines: Lines::new(Box::new(stdout), Box::new(stdin), observed.clone()),
             child,
+            group,
             ended: None,
             last_words,
             observed,
@@ -118,21 +128,16 @@ impl Process {
     /// Asks the process to end, more plainly each time: its input is closed, it is told to terminate, it is killed.
     async fn stop(&mut self) -> io::Result<()> {
         self.lines.close_writer().await;
-        if self.has_ended().await {
-            return Ok(());
-        }
-        #[cfg(unix)]
-        if let Some(id) = self.child.id()
-            && let Some(id) = i32::try_from(id).ok().and_then(rustix::process::Pid::from_raw)
-        {
+        if !self.has_ended().await {
             // It may have ended this moment; whether it has is asked next.
-            let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
-            if self.has_ended().await {
-                return Ok(());
+            self.group.terminate();
+            if !self.has_ended().await {
+                tracing::warn!("the server process did not end when it was asked to; it is killed");
+                self.child.kill().await?;
             }
         }
-        tracing::warn!("the server process did not end when it was asked to; it is killed");
-        self.child.kill().await
+        self.group.end().await;
+        Ok(())
     }
 
     async fn has_ended(&mut self) -> bool {
@@ -165,6 +170,65 @@ impl Transport<RoleClient> for Process {
     fn close(&mut self) -> impl Future<Output = io::Result<()>> + Send {
         self.stop()
     }
+}
+
+/// The process and those that it has started, as far as they have not left its group. Killed when dropped.
+#[cfg(unix)]
+struct Group(Option<Pid>);
+
+#[cfg(unix)]
+impl Group {
+    fn of(child: &Child) -> Self {
+        Self(child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw))
+    }
+
+    fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Ends what is left when the process itself has ended.
+    async fn end(&mut self) {
+        self.signal(Signal::TERM);
+        let is_empty = async {
+            while self.0.is_some_and(|id| test_kill_process_group(id).is_ok()) {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        if timeout(PATIENCE, is_empty).await.is_err() {
+            self.signal(Signal::KILL);
+        }
+        // From now on another group may have its number.
+        self.0 = None;
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(id) = self.0 {
+            // There may be nobody left.
+            let _ = kill_process_group(id, signal);
+        }
+    }
+}
+
+#[cfg(unix)]
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+    }
+}
+
+/// Elsewhere a process has no group, and ends by being killed.
+#[cfg(not(unix))]
+struct Group;
+
+#[cfg(not(unix))]
+impl Group {
+    fn of(_: &Child) -> Self {
+        Self
+    }
+
+    fn terminate(&self) {}
+
+    async fn end(&mut self) {}
 }
 
 /// The end of what a process has written to its standard error, which often says why it ended.
