@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     bridge::Bridge,
+    results::Typed,
     upstream::{Upstream, unreachable_upstream},
 };
 
@@ -77,9 +78,9 @@ async fn make(
         () = context.cancelled() => return Err(context.cancel_error()),
     };
     match called {
-        Called::Result(result) => Ok(result),
+        Called::Result(result) => Ok(result.typed()),
         Called::Refused(error) => Err(error),
-        Called::Task(saved) => follow(upstream, &context, bridge, &saved).await,
+        Called::Task(saved) => follow(upstream, &context, bridge, &saved).await.map(Typed::typed),
     }
 }
 

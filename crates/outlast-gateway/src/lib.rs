@@ -21,6 +21,7 @@ mod hold;
 mod names;
 mod proxy;
 mod remembered;
+mod results;
 mod upstream;
 
 pub use proxy::{Gateway, GatewayOptions};

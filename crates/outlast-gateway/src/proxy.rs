@@ -40,6 +40,7 @@ use crate::{
     changes::{self, Sessions},
     hold, names,
     remembered::Remembered,
+    results::Typed,
     upstream::{ANSWER_PATIENCE, LIST_PATIENCE, Upstream, When, unreachable_upstream},
 };
 
@@ -371,8 +372,12 @@ impl ServerHandler for Gateway {
             upstream.learn(tool);
             tool.name = names::outside(upstream.name(), &tool.name).into();
         });
-        if next.is_none() && !hold::declares(&context) {
-            tools.extend(hold::tools(self).await);
+        if !hold::declares(&context) {
+            // A call that is held for too long is answered with words, which hosts refuse of a tool that promises more.
+            tools.iter_mut().for_each(|tool| tool.output_schema = None);
+            if next.is_none() {
+                tools.extend(hold::tools(self).await);
+            }
         }
         let mut result = ListToolsResult::with_all_items(tools);
         result.next_cursor = next;
@@ -406,7 +411,8 @@ impl ServerHandler for Gateway {
         let (upstream, prompt) = self.named(&name).ok_or_else(|| unknown("prompt"))?;
         request.name = prompt.to_owned();
         request.meta = passed_on(&context);
-        bounded(ANSWER_PATIENCE, upstream.peer().await?.get_prompt_once(request)).await
+        let got = bounded(ANSWER_PATIENCE, upstream.peer().await?.get_prompt_once(request)).await;
+        got.map(Typed::typed)
     }
 
     async fn list_resources(
@@ -445,7 +451,9 @@ impl ServerHandler for Gateway {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         request.meta = passed_on(&context);
-        first!(self, peer => peer.read_resource_once(request.clone()))
+        let read: Result<ReadResourceResponse, ErrorData> =
+            async { first!(self, peer => peer.read_resource_once(request.clone())) }.await;
+        read.map(Typed::typed)
     }
 
     async fn subscribe(
@@ -474,9 +482,12 @@ impl ServerHandler for Gateway {
             let name = reference.name.clone();
             let (upstream, prompt) = self.named(&name).ok_or_else(|| unknown("prompt"))?;
             reference.name = prompt.to_owned();
-            return bounded(ANSWER_PATIENCE, upstream.peer().await?.complete(request)).await;
+            let completed = bounded(ANSWER_PATIENCE, upstream.peer().await?.complete(request)).await;
+            return completed.map(Typed::typed);
         }
-        first!(self, peer => peer.complete(request.clone()))
+        let completed: Result<CompleteResult, ErrorData> =
+            async { first!(self, peer => peer.complete(request.clone())) }.await;
+        completed.map(Typed::typed)
     }
 
     async fn set_level(

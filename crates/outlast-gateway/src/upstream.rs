@@ -12,10 +12,11 @@ use outlast_client::{CallError, CallErrorKind, ClientOptions, Server, TaskClient
 use rmcp::{
     ClientHandler, ErrorData, RoleClient,
     model::{
-        ClientCapabilities, ClientConfig, Implementation, PaginatedRequestParams,
-        ResourceUpdatedNotificationParam, ServerPeerInfo, TASKS_EXTENSION_ID, Tool,
+        ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationCapability,
+        FormElicitationCapability, Implementation, PaginatedRequestParams, ResourceUpdatedNotificationParam,
+        ServerPeerInfo, TASKS_EXTENSION_ID, Tool, UrlElicitationCapability,
     },
-    service::{NotificationContext, Peer, ServiceError},
+    service::{NotificationContext, Peer, RequestContext, ServiceError},
 };
 use tokio::time::Instant;
 
@@ -111,9 +112,24 @@ impl ClientHandler for Client {
         self.0.tell(Change::Resource(params.uri));
     }
 
+    /// An error, and not a refusal: no person has said no.
+    async fn create_elicitation(
+        &self,
+        _request: ElicitRequestParams,
+        _context: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        Err(ErrorData::invalid_request("a gateway has nobody to ask outside of a call", None))
+    }
+
+    /// All that a caller can be asked; servers of earlier protocols hear it once for all of them, and some have fewer tools
+    /// for those who can be asked less.
     fn get_info(&self) -> ClientConfig {
-        let capabilities =
+        let mut capabilities =
             ClientCapabilities::builder().enable_elicitation().enable_sampling().enable_roots().build();
+        let elicitation = ElicitationCapability::new()
+            .with_form(FormElicitationCapability::default())
+            .with_url(UrlElicitationCapability::default());
+        capabilities.elicitation = Some(elicitation);
         ClientConfig::new(capabilities, implementation())
     }
 }

@@ -4,4 +4,5 @@
 
 mod away;
 mod calls;
+mod peers;
 mod support;
