@@ -309,12 +309,15 @@ fn a_server_that_knows_tasks_is_called_through_it_from_a_terminal() {
         "--arg",
         "file=report.md",
         "--answer",
-        r#"title={"title": "T"}"#,
+        r#"task-title={"title": "T"}"#,
     ];
-    let answers = ["--answer", r#"format={"format": "markdown"}"#];
+    let answers = ["--answer", r#"task-format={"format": "markdown"}"#];
     let shown = works(&place.path(), &[&call[..], &report, &answers].concat());
     let result: Value = serde_json::from_str(&shown).unwrap();
-    assert_eq!(result["structuredContent"]["title"], "T", "it asked under its own keys: {result}");
+    assert_eq!(
+        result["structuredContent"]["title"], "T",
+        "the keys are the server's own, marked as its task's: {result}"
+    );
 }
 
 #[test]

@@ -141,7 +141,7 @@ impl Drop for During {
         match calls.get_mut(&self.id) {
             // What a task asks names it, and cannot be taken for another's.
             Some(entry) if !self.is_answered && entry.task.is_none() => {
-                entry.until = Some(clock::now() + AFTERMATH)
+                entry.until = Some(clock::now() + AFTERMATH);
             }
             _ => drop(calls.remove(&self.id)),
         }

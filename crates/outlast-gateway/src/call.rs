@@ -1,6 +1,6 @@
 //! One call, made at an upstream as the work of a task.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use outlast::{StepError, TaskContext};
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     bridge::Bridge,
+    clock,
     results::Typed,
     upstream::{Upstream, unreachable_upstream},
 };
@@ -21,6 +22,10 @@ use crate::{
 const SENT: &str = "sent";
 /// The step that holds what the call brought.
 const CALLED: &str = "called";
+
+/// How long a call that is made again waits for an upstream that is away: it may come back more slowly than the gateway. A
+/// call that is made for the first time is tried once, for its caller can decide.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What a call brought, as the journal keeps it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -70,7 +75,8 @@ async fn make(
                 "the gateway stopped while the call ran, and its tool may not be called twice: the outcome is unknown",
             ));
         }
-        start(upstream, &context, bridge.clone(), person.clone(), request.clone()).await
+        let patience = if is_first { Duration::ZERO } else { PATIENCE };
+        start(upstream, &context, bridge.clone(), person.clone(), request.clone(), patience).await
     };
     let called = tokio::select! {
         called = context.step(CALLED, made) => called?,
@@ -90,10 +96,14 @@ async fn start(
     bridge: Arc<Bridge>,
     person: Arc<str>,
     request: CallToolRequestParams,
+    patience: Duration,
 ) -> Result<Called, StepError> {
+    let until = clock::now() + patience;
     // Also, what an upstream says of why it does not let the gateway in is not for callers.
-    if let Err(refusal) = upstream.reach().await {
-        return Ok(Called::Refused(refusal));
+    while let Err(refusal) = upstream.reach().await {
+        if clock::now() >= until {
+            return Ok(Called::Refused(refusal));
+        }
     }
     // A key that is the same on every attempt, for upstreams that know what to do with it.
     let options = CallOptions::default()
