@@ -4,5 +4,8 @@
 
 mod away;
 mod calls;
+mod hostile;
 mod peers;
+mod restart;
+mod scripted;
 mod support;
