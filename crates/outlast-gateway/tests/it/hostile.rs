@@ -423,6 +423,6 @@ async fn a_question_after_the_cancel_is_put_to_nobody() {
 
     let answer = first.wire.ask("elicitation/create", question("still there?")).await;
 
-    assert_eq!(answer["action"], "decline", "{answer}");
+    assert!(answer["message"].as_str().is_some_and(|said| said.contains("nobody to ask")), "{answer}");
     assert!(person.asked().is_empty());
 }
