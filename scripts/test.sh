@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Passes every test: format, lints, documentation, unit, property, store, crash and integration tests, twenty rounds of
-# killing a whole server, ten thousand seeds of the simulation, the README's demo, the official conformance suite, and a
-# Python client.
+# killing a whole server, ten thousand seeds of the simulation, the README's demo, the official conformance suite, a Python
+# client, and the gateway between real servers and clients.
 #
 #   scripts/test.sh              all of it
-#   scripts/test.sh --rust       what cargo alone can do: without the demo, the conformance suite and the Python client
+#   scripts/test.sh --rust       what cargo alone can do: without the demo, the conformance suite and the real peers
 #
 # Needs Rust (rustup) and a C compiler. Uses cargo-nextest and cargo-deny where they are installed. Installs npm, Python's
 # venv and curl with apt-get where they are missing and it may; Node 22 and the suites come from npm and PyPI into
@@ -54,6 +54,7 @@ if [ -z "$rust_only" ]; then
   provided curl curl --version || curl=
   scripts/conformance.sh --prepare
   scripts/fastmcp.sh --prepare
+  scripts/gateway.sh --prepare
   echo "all there"
 fi
 
@@ -112,6 +113,9 @@ if [ -z "$rust_only" ]; then
 
   step "a Python client"
   scripts/fastmcp.sh
+
+  step "the gateway, in front of real servers and called by real clients"
+  scripts/gateway.sh
 fi
 
 step "all passed"
