@@ -314,7 +314,7 @@ impl Held<'_> {
         self.remembered().forget(id);
     }
 
-    /// Holds a call whose caller does not know yet that its work can be asked for: when they leave, it is nobody's.
+    /// Holds a call until its caller leaves. A host that gives up leaves its work running, which the same call finds again.
     async fn wait_unless_left(
         &self,
         id: &str,
@@ -324,11 +324,9 @@ impl Held<'_> {
         tokio::select! {
             answer = self.wait(id, Some(digest), tells) => answer,
             () = self.context.ct.cancelled() => {
-                // A gateway that ends does not end the work.
-                if !self.server.is_shutting_down() {
-                    self.end(id).await;
-                }
-                Err(ErrorData::internal_error("the call was cancelled", None))
+                self.remembered().insert(digest, id.to_owned());
+                let message = "the call was cancelled; its work goes on, and the same call waits for it again";
+                Err(ErrorData::internal_error(message, None))
             }
         }
     }

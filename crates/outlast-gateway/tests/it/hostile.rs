@@ -1,6 +1,12 @@
 //! Upstreams that answer with tasks, die, hang, lie and flood: each has an outcome that is defined.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use outlast::{Config, MemoryStore, SystemClock, TaskServer};
 use outlast_client::{CallErrorKind, Started, TaskClient};
@@ -134,10 +140,11 @@ async fn c48_a_caller_without_tasks_gets_the_result_of_an_upstreams_task() {
 }
 
 #[tokio::test]
-async fn c48_or_the_task_ends_when_the_caller_cancels_the_call() {
-    let scripted = Scripted::new(|asked| match asked.method.as_str() {
-        "tasks/get" => task("theirs", "working", json!({})),
-        "tasks/cancel" => Reply::Result(json!({ "resultType": "complete" })),
+async fn c48_a_caller_who_gives_up_finds_the_same_work_by_the_same_call() {
+    let done = Arc::new(AtomicBool::new(false));
+    let is_done = done.clone();
+    let scripted = Scripted::new(move |asked| match asked.method.as_str() {
+        "tasks/get" if !is_done.load(Ordering::SeqCst) => task("theirs", "working", json!({})),
         _ => with_task(&asked),
     });
     let server = in_front(&scripted).await;
@@ -149,9 +156,13 @@ async fn c48_or_the_task_ends_when_the_caller_cancels_the_call() {
     scripted.until_asked("tasks/get", 1).await;
 
     calling.cancel(None).await.unwrap();
+    scripted.until_asked("tasks/get", 3).await;
+    done.store(true, Ordering::SeqCst);
+    let result = client.peer().call_tool(CallToolRequestParams::new("tool")).await.unwrap();
 
-    scripted.until_asked("tasks/cancel", 1).await;
-    assert_eq!(scripted.asked("tasks/cancel")[0].params["taskId"], "theirs");
+    assert_eq!(text(&result), "in the end");
+    assert_eq!(scripted.asked("tools/call").len(), 1, "nothing is called twice");
+    assert_eq!(scripted.asked("tasks/cancel").len(), 0);
 }
 
 #[tokio::test]
