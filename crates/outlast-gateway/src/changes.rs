@@ -17,7 +17,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::{proxy::Inner, upstream::Upstream};
+use crate::{gateway::Inner, upstream::Upstream};
 
 /// How many changes may wait for a caller who is slow to take them. One of a kind is enough to look again.
 const WAITING: usize = 64;

@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use crate::{
     bridge::Listener,
     clock,
-    proxy::Gateway,
+    gateway::Gateway,
     remembered::{Digest, Remembered},
 };
 

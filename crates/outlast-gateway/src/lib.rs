@@ -17,6 +17,7 @@ mod bridge;
 mod call;
 mod changes;
 mod clock;
+mod gateway;
 mod hold;
 mod names;
 mod proxy;
@@ -24,5 +25,5 @@ mod remembered;
 mod results;
 mod upstream;
 
-pub use proxy::{Gateway, GatewayOptions};
+pub use gateway::{Gateway, GatewayOptions};
 pub use upstream::{Introduction, ToolPolicy, Upstream, When};

@@ -1,4 +1,4 @@
-//! The gateway as a server: what is about tools becomes a task, and all else is passed on.
+//! The gateway as a handler of the SDK: what is about tools becomes a task, and all else is passed on.
 
 #![deny(
     clippy::missing_trait_methods,
@@ -6,16 +6,9 @@
 )]
 #![allow(deprecated, reason = "what the SDK deprecates is passed on for as long as it exists")]
 
-use std::{
-    borrow::Cow,
-    sync::{Arc, Mutex, OnceLock, Weak},
-    time::Duration,
-};
+use std::{borrow::Cow, time::Duration};
 
-use outlast::{
-    BuildError, Config, Decision, Recovery, Start, Store, TaskContext, TaskServer, TaskTool, WeakTaskServer,
-    default_owner,
-};
+use outlast::TaskContext;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
@@ -26,185 +19,21 @@ use rmcp::{
         ListResourceTemplatesResult, ListResourcesResult, ListSkillsResult, ListToolsResult,
         PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion,
         ReadResourceDirectoryRequestParams, ReadResourceDirectoryResult, ReadResourceRequestParams,
-        ReadResourceResponse, Reference, RequestMetaObject, ServerCapabilities, ServerConfig, ServerResult,
+        ReadResourceResponse, Reference, RequestMetaObject, ServerConfig, ServerResult,
         SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
         UpdateTaskParams,
     },
     service::{NotificationContext, RequestContext, ServiceError, SubscriptionContext},
 };
-use serde::{Deserialize, Serialize};
 
 use crate::{
     bridge::Bridge,
-    call,
-    changes::{self, Sessions},
+    call, changes,
+    gateway::{Gateway, Person},
     hold, names,
-    remembered::Remembered,
     results::Typed,
-    upstream::{ANSWER_PATIENCE, LIST_PATIENCE, Upstream, When, unreachable_upstream},
+    upstream::{ANSWER_PATIENCE, LIST_PATIENCE, unreachable_upstream},
 };
-
-/// How long a call may take by default before it becomes a task.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// How long a call is held open that is to be held until its end: longer than any connection.
-const UNTIL_ITS_END: Duration = Duration::from_secs(30 * 86_400);
-
-/// What a gateway does beyond passing on.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct GatewayOptions {
-    /// When a call becomes a task, for callers who can follow one. After three seconds by default.
-    pub start: When,
-    /// How long the call of a caller is held open who knows nothing of tasks. 50 s by default: hosts cut calls at 60. A call
-    /// that is [never](When::Never) a task is held open until it ends.
-    pub hold: Duration,
-}
-
-impl Default for GatewayOptions {
-    fn default() -> Self {
-        Self { start: When::After(PATIENCE), hold: Duration::from_secs(50) }
-    }
-}
-
-/// A server in front of servers. See the crate's page.
-#[derive(Clone, Debug)]
-pub struct Gateway {
-    pub(crate) inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Inner {
-    pub(crate) upstreams: Vec<Upstream>,
-    pub(crate) options: GatewayOptions,
-    /// What the gateway says of itself: what its upstreams can.
-    info: ServerConfig,
-    /// The server that wraps the gateway, through which calls of callers without tasks become tasks as well.
-    pub(crate) server: OnceLock<WeakTaskServer<Gateway>>,
-    /// The work that such callers were told goes on, by what they asked for.
-    pub(crate) held: Mutex<Remembered>,
-    /// The callers who wait for calls that are held open, and want to hear of progress.
-    pub(crate) listeners: hold::Listeners,
-    /// The callers who have a session, and hear of changes there.
-    pub(crate) sessions: Sessions,
-}
-
-impl Gateway {
-    /// Puts a gateway in front of upstreams, and makes its slow calls tasks of `store`.
-    ///
-    /// Each upstream is asked what it can. One that cannot be reached now is taken to have tools, and reached later.
-    ///
-    /// # Errors
-    /// What [`TaskServer`]'s builder refuses: also a [policy](Upstream::tool) for a tool that its upstream has not, where all
-    /// upstreams can be reached now.
-    pub async fn serve(
-        upstreams: Vec<Upstream>,
-        options: GatewayOptions,
-        store: Arc<dyn Store>,
-        mut config: Config,
-    ) -> Result<TaskServer<Self>, BuildError> {
-        let names: Vec<_> = upstreams.iter().map(Upstream::name).collect();
-        if let Some(why) = names::misnamed(&names) {
-            return Err(BuildError::Config(why));
-        }
-        let (info, away) = introduce(&upstreams).await;
-        let held = hold::left_by_earlier(&*store).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "what earlier calls began is found by its id alone");
-            Remembered::default()
-        });
-        let mut builder_tools = Vec::new();
-        for upstream in &upstreams {
-            for (tool, policy) in upstream.policies() {
-                let mut task = usual(policy.start.unwrap_or(options.start), options.hold);
-                if let Some(deadline) = policy.deadline {
-                    task = task.deadline(deadline);
-                }
-                builder_tools.push((names::outside(upstream.name(), tool), task));
-            }
-        }
-        // The upstream waits with the call, so nothing would be saved by dropping the gateway's half of it.
-        config.park_after = Duration::MAX;
-        // What an upstream answers is kept as a step first, whole.
-        config.task.value_bytes = config.task.value_bytes.max(config.task.result_bytes + ENVELOPE);
-        let inner = Inner {
-            upstreams,
-            info,
-            server: OnceLock::new(),
-            held: Mutex::new(held),
-            listeners: hold::Listeners::default(),
-            sessions: Sessions::default(),
-            options: options.clone(),
-        };
-        let gateway = Self { inner: Arc::new(inner) };
-        let mut builder = TaskServer::builder(gateway.clone())
-            .shared_store(store)
-            .config(config)
-            .carry(
-                |extensions| Some(Person(default_owner(extensions).as_str().to_owned())),
-                |person: Person, seen| drop(seen.insert(person)),
-            )
-            .unlisted_tools()
-            .default_tool(usual(options.start, options.hold));
-        for (name, tool) in builder_tools {
-            builder = builder.tool(name, tool);
-        }
-        let server = builder.build().await?;
-        let _ = gateway.inner.server.set(server.downgrade());
-        if !away.is_empty() {
-            // What the others have.
-            server.relist().await;
-        }
-        for n in away {
-            tokio::spawn(await_upstream(Arc::downgrade(&gateway.inner), n));
-        }
-        Ok(server)
-    }
-
-    /// Ends the connections to the upstreams, and the processes that upstreams are. For when the server has been shut down; a
-    /// call that comes later connects again.
-    pub async fn close(&self) {
-        futures::future::join_all(self.inner.upstreams.iter().map(Upstream::close)).await;
-    }
-
-    /// How long a call of a tool is held open for a caller who waits.
-    pub(crate) fn hold(&self, name: &str) -> Duration {
-        let policy = self.named(name).and_then(|(upstream, tool)| upstream.policies().get(tool));
-        match policy.and_then(|policy| policy.start).unwrap_or(self.inner.options.start) {
-            When::Never => UNTIL_ITS_END,
-            When::Now | When::After(_) => self.inner.options.hold,
-        }
-    }
-
-    fn named<'n>(&self, name: &'n str) -> Option<(&Upstream, &'n str)> {
-        self.inner
-            .upstreams
-            .iter()
-            .find_map(|upstream| Some((upstream, names::inside(upstream.name(), name)?)))
-    }
-}
-
-/// Waits for an upstream that could not be reached at the start, so that the tasks of its tools are taken up with it.
-async fn await_upstream(gateway: Weak<Inner>, n: usize) {
-    loop {
-        let Some(inner) = gateway.upgrade() else { return };
-        let upstream = &inner.upstreams[n];
-        let is_reached = upstream.reach().await.is_ok();
-        let Some(server) = inner.server.get().and_then(WeakTaskServer::upgrade) else { return };
-        if server.is_shutting_down() {
-            return;
-        }
-        if is_reached {
-            tracing::info!(upstream = upstream.name(), "an upstream was reached that was away at the start");
-            return server.relist().await;
-        }
-    }
-}
-
-/// What is around a result that is kept as a step.
-const ENVELOPE: u64 = 1 << 10;
-
-/// For whom a call is made, as the store knows its owner.
-#[derive(Clone, Serialize, Deserialize)]
-struct Person(String);
 
 /// Waits for the answer of an upstream to what is no call of a tool.
 async fn bounded<T>(
@@ -281,47 +110,6 @@ macro_rules! first {
         }
         Err(refusal)
     }};
-}
-
-/// What calls of a tool become. That a call is not made twice is for the call itself to see to.
-fn usual(start: When, hold: Duration) -> TaskTool {
-    TaskTool::optional().recovery(Recovery::Rerun).decide(move |_, context| match start {
-        When::Now => Decision::Task(Start::Now),
-        When::After(patience) if hold::comes_back(context) => {
-            Decision::Task(Start::After(patience.min(hold)))
-        }
-        When::After(patience) => Decision::Task(Start::After(patience)),
-        When::Never if hold::comes_back(context) => Decision::Task(Start::After(PATIENCE)),
-        When::Never => Decision::Sync,
-    })
-}
-
-/// What the upstreams can, put together, and which of them cannot be reached.
-async fn introduce(upstreams: &[Upstream]) -> (ServerConfig, Vec<usize>) {
-    let infos = futures::future::join_all(upstreams.iter().map(Upstream::info)).await;
-    let mut capabilities = ServerCapabilities::default();
-    capabilities.tools = Some(Default::default());
-    let mut instructions = Vec::new();
-    let mut away = Vec::new();
-    for (n, (upstream, info)) in upstreams.iter().zip(infos).enumerate() {
-        let Some(info) = info else {
-            away.push(n);
-            tracing::warn!(upstream = upstream.name(), "an upstream cannot be reached yet");
-            continue;
-        };
-        let theirs = info.capabilities;
-        capabilities.tools = theirs.tools.or(capabilities.tools);
-        capabilities.prompts = theirs.prompts.or(capabilities.prompts);
-        capabilities.resources = theirs.resources.or(capabilities.resources);
-        capabilities.completions = theirs.completions.or(capabilities.completions);
-        capabilities.logging = theirs.logging.or(capabilities.logging);
-        instructions.extend(info.instructions);
-    }
-    let mut info = ServerConfig::new(capabilities).with_server_info(crate::upstream::implementation());
-    if !instructions.is_empty() {
-        info = info.with_instructions(instructions.join("\n\n"));
-    }
-    (info, away)
 }
 
 /// An upstream's answer that is an error is the gateway's answer, too; one that did not come is told without its reason.
