@@ -14,6 +14,7 @@ mod config;
 mod drive;
 mod housekeeping;
 mod in_flight;
+mod journal;
 mod poll_limit;
 mod race;
 mod run;
