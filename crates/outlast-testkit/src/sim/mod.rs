@@ -16,6 +16,7 @@
 //! ```
 
 mod client;
+mod clock;
 mod coverage;
 mod network;
 mod oracle;

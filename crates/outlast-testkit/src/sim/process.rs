@@ -1,24 +1,16 @@
 //! A simulated process: the real runtime on an executor and a clock of its own.
 
-use std::{
-    future::poll_fn,
-    sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering},
-    },
-    task::Poll,
-    time::Duration,
-};
+use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
-use outlast_core::{Clock, Timestamp, ToolVersion};
+use outlast_core::ToolVersion;
 use outlast_runtime::{Config, Runtime};
-use tokio::time::Instant;
 
 use super::{
+    clock::{ProcessClock, instant},
     plan::{Plan, TOOL},
     store::SimStore,
     tool::Tool,
-    world::{Caller, EPOCH, Shared},
+    world::{Caller, Shared},
 };
 
 pub(super) struct Process {
@@ -58,7 +50,7 @@ impl Process {
         let store = Arc::new(SimStore { shared: shared.clone(), caller });
         let tool = Arc::new(Tool { shared: shared.clone(), caller });
         let (engine, clock) = executor.block_on(async {
-            let clock = ProcessClock { start: instant(), set_by: Arc::default() };
+            let clock = ProcessClock::start();
             config.clock = Arc::new(clock.clone());
             let engine = Runtime::start(store, config, tool).expect("the plans have sound settings");
             versions.iter().for_each(|version| engine.serve(ToolVersion::new(TOOL, *version)));
@@ -81,7 +73,7 @@ impl Process {
     ///
     /// So its timers fire late and never early, and it hears of nothing before the world's clock says so.
     pub(super) fn run(&self, turn: Turn, now: u64) {
-        let target = self.clock.start + Duration::from_millis(now - self.started_at);
+        let target = self.clock.after(Duration::from_millis(now - self.started_at));
         let (shared, caller) = (&self.shared, self.caller);
         self.executor.block_on(async {
             let dead = poll_fn(|context| {
@@ -116,7 +108,7 @@ impl Process {
 
     /// Sets its wall clock.
     pub(super) fn set_clock(&self, by: i64) {
-        self.clock.set_by.fetch_add(by, Ordering::Relaxed);
+        self.clock.set(by);
     }
 
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
@@ -136,28 +128,4 @@ fn config(plan: &Plan) -> Config {
     config.poll_limit = None;
     config.drain = Duration::from_secs(2);
     config
-}
-
-/// The clock of a process: time passes on it as on its executor, and its wall clock can be set.
-#[derive(Clone)]
-struct ProcessClock {
-    start: Instant,
-    set_by: Arc<AtomicI64>,
-}
-
-impl Clock for ProcessClock {
-    fn now(&self) -> Timestamp {
-        let passed = i64::try_from(self.monotonic().as_millis()).unwrap_or(i64::MAX);
-        Timestamp::from_millis(EPOCH.as_millis() + passed + self.set_by.load(Ordering::Relaxed))
-    }
-
-    fn monotonic(&self) -> Duration {
-        instant().saturating_duration_since(self.start)
-    }
-}
-
-/// The paused time of the executor that this is called on.
-#[allow(clippy::disallowed_methods, reason = "this is the simulated clock")]
-fn instant() -> Instant {
-    Instant::now()
 }
