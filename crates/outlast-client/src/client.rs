@@ -17,6 +17,7 @@ use crate::{
     handle::TaskHandle,
     options::{CallOptions, ClientOptions},
     registry::Registry,
+    requests,
     saved::SavedTask,
     server::Server,
     store::HandleStore,
@@ -191,6 +192,38 @@ impl TaskClient {
             .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "the store took too long")))
             .map_err(|error| CallError::new(CallErrorKind::Store(error.to_string())))?;
         saved.into_iter().map(|saved| self.take_up(saved)).collect()
+    }
+
+    /// Takes up every task that the server lists for this caller (`tasks/list`), whatever became of it. Only servers of
+    /// 2025-11-25 do, and not each of them; what tool a task is of they do not say, so that [`TaskHandle::tool`] is empty.
+    ///
+    /// # Errors
+    ///
+    /// [`CallErrorKind::Unsupported`] where the server lists none, without asking it: since 2026-07-28 handles have to be
+    /// kept (S26), see [`resume_all`](Self::resume_all).
+    pub async fn list_tasks(&self) -> Result<Vec<TaskHandle>, CallError> {
+        let link = &self.inner.link;
+        let connection = link.connection().await.map_err(|failure| CallError::new(failure.into_kind()))?;
+        let listed = requests::list(&connection, link.options().request_timeout).await;
+        let listed = listed.map_err(|error| CallError::new(error.into_kind()))?;
+        listed
+            .into_iter()
+            .map(|task| {
+                self.take_up(SavedTask {
+                    version: SavedTask::VERSION,
+                    server: link.server().name().to_owned(),
+                    task_id: task.id,
+                    tool: String::new(),
+                    created_at: task.created_at,
+                    first_seen: clock::wall(),
+                    generation: connection.generation,
+                    session: connection.session.clone(),
+                    output_schema: None,
+                    answers: Default::default(),
+                    delivered: Default::default(),
+                })
+            })
+            .collect()
     }
 
     fn take_up(&self, saved: SavedTask) -> Result<TaskHandle, CallError> {

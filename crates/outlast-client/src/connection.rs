@@ -53,6 +53,8 @@ pub(crate) struct Connection {
     pub(crate) generation: Generation,
     /// Whether the server offers tasks, of its generation.
     offers_tasks: bool,
+    /// Whether the server lists the tasks of its callers, which only the earlier generation does (S7).
+    lists_tasks: bool,
     /// What the server declares of recognising a repeated call by its key.
     repeats: Option<Value>,
     /// What tells the session apart, where the protocol has sessions.
@@ -135,6 +137,8 @@ impl Connection {
             Generation::Extension => extension(TASKS_EXTENSION_ID).is_some(),
             Generation::Experimental => capabilities.pointer("/tasks/requests/tools/call").is_some(),
         };
+        let lists_tasks =
+            generation == Generation::Experimental && capabilities.pointer("/tasks/list").is_some();
         // A session of 2025-11-25 is its id over HTTP, and the connection itself over anything else. The mark that stands for
         // it is made up, since the id is a secret of the session.
         let session = match generation {
@@ -152,6 +156,7 @@ impl Connection {
             user,
             generation,
             offers_tasks,
+            lists_tasks,
             repeats,
             session,
             tools: Tools::default(),
@@ -221,6 +226,11 @@ impl Connection {
     /// Whether requests about tasks may be sent at all; what may not fails before any I/O.
     pub(crate) fn offers_tasks(&self) -> bool {
         self.offers_tasks
+    }
+
+    /// Whether the tasks of this caller can be asked for; where they cannot, asking fails before any I/O.
+    pub(crate) fn lists_tasks(&self) -> bool {
+        self.lists_tasks
     }
 
     /// Whether the server recognises a repeated call of this tool by its key.

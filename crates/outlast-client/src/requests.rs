@@ -1,6 +1,6 @@
 //! The requests about a task, in either generation of the protocol, and what their answers mean.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use rmcp::model::{
     ClientCapabilities, ElicitRequestParams, ErrorCode, ErrorData, ServerRequest, TASKS_EXTENSION_ID,
@@ -16,6 +16,9 @@ use crate::{
     saved::Generation,
     task::{Detail, Invalid, Task, read_seed, read_status, read_task},
 };
+
+/// More pages than any list of tasks has.
+const MAX_PAGES: usize = 100;
 
 /// Why a request about a task brought nothing.
 #[derive(Debug)]
@@ -152,6 +155,32 @@ async fn legacy_detail(
         Err(Failure::Refused(error)) => Err(Error::Failed(Failure::Refused(error))),
         Err(failure) => Err(meaning(followed, connection, failure)),
     }
+}
+
+/// Of the earlier generation: `tasks/list`, page by page.
+pub(crate) async fn list(connection: &Connection, bound: Duration) -> Result<Vec<Task>, Error> {
+    if !connection.lists_tasks() {
+        let why =
+            "the server lists no tasks; since 2026-07-28 none does, and handles have to be kept (S7, S26)";
+        return Err(Error::End(CallErrorKind::Unsupported(why.into())));
+    }
+    let mut tasks = Vec::new();
+    let mut cursor: Option<String> = None;
+    for _ in 0..MAX_PAGES {
+        let params = cursor.take().map_or_else(|| json!({}), |cursor| json!({ "cursor": cursor }));
+        let page = connection.request("tasks/list", params, bound).await.map_err(Error::Failed)?;
+        let listed = page.get("tasks").and_then(Value::as_array);
+        let listed =
+            listed.ok_or_else(|| Invalid("`tasks` of the answer to `tasks/list` is no list".into()))?;
+        for task in listed {
+            tasks.push(read_seed(task)?.0);
+        }
+        match page.get("nextCursor").and_then(Value::as_str) {
+            Some(next) => cursor = Some(next.to_owned()),
+            None => break,
+        }
+    }
+    Ok(tasks)
 }
 
 /// `tasks/update` with answers by key (S20).

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use outlast_client::{CallErrorKind, CallOptions, TaskClient};
+use outlast_client::{CallErrorKind, CallOptions, TaskClient, TaskHandle};
 use rmcp::model::CallToolRequestParams;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
@@ -368,4 +368,48 @@ async fn the_same_id_created_again_within_a_session_is_a_new_lifetime() {
 
     assert_eq!(*old.get().await.unwrap_err().kind(), CallErrorKind::AnotherTask);
     assert!(new.get().await.unwrap().is_working());
+}
+
+#[tokio::test]
+async fn the_tasks_that_a_server_lists_are_taken_up() {
+    let scripted = Scripted::new(|asked| match (asked.method.as_str(), asked.params["cursor"].as_str()) {
+        ("tasks/list", None) => ok(json!({ "tasks": [of_old("working")], "nextCursor": "more" })),
+        ("tasks/list", Some("more")) => {
+            let mut other = of_old("completed");
+            other["taskId"] = "t2".into();
+            ok(json!({ "tasks": [other] }))
+        }
+        ("tasks/get", _) => {
+            let mut task = of_old("completed");
+            task["taskId"] = asked.params["taskId"].clone();
+            ok(task)
+        }
+        ("tasks/result", _) => ok(text(asked.params["taskId"].as_str().unwrap())),
+        _ => error(-32601, "no"),
+    })
+    .legacy()
+    .introduced(json!({ "tools": {}, "tasks": { "list": {}, "requests": { "tools": { "call": {} } } } }));
+    let running = scripted.http().await;
+    let client = TaskClient::builder(running.server()).options(polling()).build();
+
+    let tasks = client.list_tasks().await.unwrap();
+
+    assert_eq!(tasks.iter().map(TaskHandle::id).collect::<Vec<_>>(), ["t1", "t2"]);
+    for task in &tasks {
+        assert_eq!(said(&task.wait(LONG).await.unwrap()), task.id());
+    }
+}
+
+#[tokio::test]
+async fn asking_for_a_list_where_there_is_none_is_an_error_without_a_request() {
+    for scripted in [Scripted::new(|_| ok(json!({ "tasks": [] }))), server(|_, _| ok(json!({ "tasks": [] })))]
+    {
+        let running = scripted.http().await;
+        let client = TaskClient::builder(running.server()).options(polling()).build();
+
+        let error = client.list_tasks().await.unwrap_err();
+
+        assert!(matches!(error.kind(), CallErrorKind::Unsupported(_)), "{error}");
+        assert_eq!(scripted.asked("tasks/list").len(), 0);
+    }
 }
