@@ -23,6 +23,7 @@ use super::{
     carry::Carry,
     default_owner,
     push::Feed,
+    repeats,
 };
 use outlast_runtime::{Config, Runtime};
 
@@ -187,6 +188,7 @@ impl<H: ServerHandler> TaskServerBuilder<H> {
         Ok(TaskServer(Arc::new(Shared {
             handler,
             runtime,
+            repeats: repeats::declared(&self.default_tool, &self.tools),
             tools: self.tools,
             default_tool: self.default_tool,
             catalog: Mutex::new(catalog),

@@ -15,7 +15,7 @@ use rmcp::{
         CompleteRequestParams, CompleteResult, CustomNotification, CustomRequest, CustomResult,
         DiscoverResult, ExtensionCapabilities, GetPromptRequestParams, GetPromptResponse,
         GetSkillRequestParams, GetSkillResult, GetTaskParams, GetTaskResult, InitializeRequestParams,
-        InitializeResult, JsonObject, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+        InitializeResult, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
         ListSkillsResult, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam,
         ProtocolVersion, ReadResourceDirectoryRequestParams, ReadResourceDirectoryResult,
         ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig,
@@ -25,35 +25,16 @@ use rmcp::{
     service::{NotificationContext, RequestContext, SubscriptionContext},
 };
 
-use super::{Mode, TaskServer, TaskTool, attempt::catching};
-
-/// By this a client learns for which tools the server recognises a repeated call by its key: every one, unless `tools` names
-/// those.
-const IDEMPOTENCY_EXTENSION: &str = "outlast/idempotency";
+use super::{TaskServer, attempt::catching, repeats};
 
 impl<H: ServerHandler> TaskServer<H> {
-    /// Declares the extension (S2), and what a client may repeat safely.
+    /// Declares the extension (S2), and which calls a client may repeat safely, unless the handler has said so itself.
     fn with_tasks(&self, mut capabilities: ServerCapabilities) -> ServerCapabilities {
         let extensions = capabilities.extensions.get_or_insert_with(ExtensionCapabilities::new);
         extensions.entry(TASKS_EXTENSION_ID.to_owned()).or_default();
-        // A call that may run synchronously leaves no trace to recognise it by.
-        let recognises = |tool: &TaskTool| tool.mode != Mode::Never && tool.decide.is_none();
-        let mut settings = JsonObject::new();
-        if !recognises(&self.0.default_tool) || !self.0.tools.values().all(recognises) {
-            let mut named: Vec<&str> = self
-                .0
-                .tools
-                .iter()
-                .filter(|(_, tool)| recognises(tool))
-                .map(|(name, _)| name.as_str())
-                .collect();
-            named.sort_unstable();
-            if named.is_empty() {
-                return capabilities;
-            }
-            settings.insert("tools".into(), named.into());
+        if let Some(repeats) = &self.0.repeats {
+            extensions.entry(repeats::EXTENSION.to_owned()).or_insert_with(|| repeats.clone());
         }
-        extensions.insert(IDEMPOTENCY_EXTENSION.into(), settings);
         capabilities
     }
 }

@@ -12,6 +12,7 @@ pub(crate) mod gate;
 pub mod http;
 mod owner;
 mod push;
+pub(crate) mod repeats;
 pub mod stdio;
 mod step;
 mod tasks;
@@ -26,7 +27,7 @@ use std::{
 use outlast_core::{Counts, Owner, StoreError, ToolVersion};
 use rmcp::{
     ServerHandler,
-    model::{Extensions, Tool},
+    model::{Extensions, JsonObject, Tool},
 };
 
 pub use self::{
@@ -60,6 +61,8 @@ struct Shared<H> {
     runtime: Runtime,
     tools: HashMap<String, TaskTool>,
     default_tool: TaskTool,
+    /// For which tools a repeated call is recognised, as a client is told.
+    repeats: Option<JsonObject>,
     /// The tools that the handler listed, for their annotations; kept current as lists pass through.
     catalog: Mutex<HashMap<String, Tool>>,
     owner: Arc<OwnerFn>,
