@@ -8,7 +8,7 @@ use std::{
 use outlast::{
     BuildError, Config, Decision, Recovery, Start, Store, TaskServer, TaskTool, WeakTaskServer, default_owner,
 };
-use rmcp::model::{ServerCapabilities, ServerConfig};
+use rmcp::model::{JsonObject, ServerCapabilities, ServerConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -82,7 +82,11 @@ impl Gateway {
         if let Some(why) = names::misnamed(&names) {
             return Err(BuildError::Config(why));
         }
-        let (info, away) = introduce(&upstreams).await;
+        let (mut info, away) = introduce(&upstreams).await;
+        if let Some(repeats) = repeats(&upstreams, options.start) {
+            let extensions = info.capabilities.extensions.get_or_insert_default();
+            extensions.insert("outlast/idempotency".to_owned(), repeats);
+        }
         let held = hold::left_by_earlier(&*store).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "what earlier calls began is found by its id alone");
             Remembered::default()
@@ -177,6 +181,27 @@ async fn await_upstream(gateway: Weak<Inner>, n: usize) {
             tracing::info!(upstream = upstream.name(), "an upstream was reached that was away at the start");
             return server.relist().await;
         }
+    }
+}
+
+/// For which tools a repeated call is recognised by its key, as a client is told: for those whose calls are kept from their
+/// start. The server cannot know, since when a call becomes a task depends on who makes it.
+fn repeats(upstreams: &[Upstream], start: When) -> Option<JsonObject> {
+    let settled = || {
+        upstreams.iter().flat_map(|upstream| {
+            let name = |tool: &str| names::outside(upstream.name(), tool);
+            upstream.policies().iter().map(move |(tool, policy)| (name(tool), policy.start.unwrap_or(start)))
+        })
+    };
+    match start {
+        When::Never => {
+            let named: Vec<String> =
+                settled().filter(|(_, start)| *start != When::Never).map(|(name, _)| name).collect();
+            (!named.is_empty()).then(|| JsonObject::from_iter([("tools".to_owned(), named.into())]))
+        }
+        // The tools that are not settled are all the rest, and cannot be named.
+        When::Now | When::After(_) if settled().any(|(_, start)| start == When::Never) => None,
+        When::Now | When::After(_) => Some(JsonObject::new()),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use outlast_client::{CallErrorKind, Started, TaskClient};
-use outlast_gateway::{Upstream, When};
+use outlast_gateway::{ToolPolicy, Upstream, When};
 use rmcp::{
     ClientHandler, RoleClient,
     model::{
@@ -203,4 +203,24 @@ async fn a_call_that_is_never_a_task_is_waited_for_by_every_caller() {
         let (result, ()) = tokio::join!(call, let_go);
         assert_eq!(text(&result), "slow");
     }
+}
+
+#[tokio::test]
+async fn a_client_is_told_for_which_tools_a_repeated_call_is_recognised() {
+    let declared = async |start: When, upstream: Upstream| {
+        let server = gateway(upstream, start, LONG).await;
+        let client = TaskClient::new(streams("gateway", server), Person);
+        let info = client.peer().await.unwrap().peer_info().unwrap();
+        json!(info.capabilities.extensions)["outlast/idempotency"].clone()
+    };
+    let settled = |start: When| {
+        let mut policy = ToolPolicy::default();
+        policy.start = Some(start);
+        upstream(&Plain::default()).tool("slow", policy)
+    };
+
+    assert_eq!(declared(When::After(LONG), upstream(&Plain::default())).await, json!({}));
+    assert_eq!(declared(When::Never, upstream(&Plain::default())).await, json!(null));
+    assert_eq!(declared(When::Never, settled(When::Now)).await, json!({ "tools": ["slow"] }));
+    assert_eq!(declared(When::Now, settled(When::Never)).await, json!(null));
 }
