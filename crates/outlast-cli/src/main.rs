@@ -49,8 +49,8 @@ enum Command {
 fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
     // The SDK warns of each tool that fails and each connection that cannot be made, which is no news to the one who is
-    // told so anyway.
-    let quiet = "warn,outlast_gateway=info,rmcp=error,rmcp::transport::worker=off";
+    // told so anyway; and it takes a caller that leaves before the answer for an error.
+    let quiet = "warn,outlast_gateway=info,rmcp=error,rmcp::service=off,rmcp::transport::worker=off";
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(quiet));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     log.with_ansi(io::stderr().is_terminal()).init();

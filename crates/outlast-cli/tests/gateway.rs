@@ -4,7 +4,11 @@
 
 mod support;
 
-use std::{fs, process::Command, thread};
+use std::{
+    fs,
+    process::{Command, Stdio},
+    thread,
+};
 
 use serde_json::{Value, json};
 use support::{
@@ -186,6 +190,32 @@ fn a_gateway_that_was_killed_in_the_middle_of_a_call_calls_again_only_where_that
     assert_eq!(said(&done["result"]), "slow and done");
     let calls = deeds(&place).into_iter().filter(|deed| deed == "call slow").count();
     assert_eq!(calls, 1, "the other one is not called again");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_caller_that_leaves_is_no_error_of_the_gateway() {
+    let place = Place::new(&[]);
+    let log = place.path().join("log");
+    let mut command = gateway(&place, &["--listen", "127.0.0.1:0", "--"]);
+    command.args(plain::command("plain_server")).stderr(fs::File::create(&log).unwrap());
+    let mut caller = Http::run(command);
+
+    let url = format!("http://{}/mcp", caller.address);
+    let mut leaves = outlast();
+    leaves.env("OUTLAST_HANDLES", place.path()).args(["call", &url, "slow"]).stderr(Stdio::null());
+    let mut leaves = leaves.spawn().unwrap();
+    until(&place, |deeds| has(deeds, "call slow"));
+    leaves.kill().unwrap();
+    leaves.wait().unwrap();
+    let_go(&place);
+    let tasks = works(&place.path(), &["tasks", "list", "--json", "--db", "outlast-gateway.db"]);
+    let tasks: Value = serde_json::from_str(&tasks).unwrap();
+    let id = tasks["tasks"][0]["taskId"].as_str().unwrap();
+    caller.until_status(id, "completed");
+    assert!(caller.server.terminate().success());
+    let log = fs::read_to_string(log).unwrap();
+    assert!(!log.contains("ERROR"), "{log}");
 }
 
 #[test]
