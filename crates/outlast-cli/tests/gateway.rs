@@ -192,6 +192,16 @@ fn a_gateway_that_was_killed_in_the_middle_of_a_call_calls_again_only_where_that
     assert_eq!(calls, 1, "the other one is not called again");
 }
 
+#[test]
+fn an_operator_finds_the_file_of_the_gateway_in_its_folder() {
+    let place = Place::new(&[]);
+    let mut caller = in_front(&place, &["--start", "now"]);
+    let id = caller.start("quick", json!({}));
+    caller.until_status(&id, "completed");
+
+    assert!(works(&place.path(), &["tasks", "list"]).contains(&id));
+}
+
 #[cfg(unix)]
 #[test]
 fn a_caller_that_leaves_is_no_error_of_the_gateway() {

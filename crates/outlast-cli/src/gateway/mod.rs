@@ -84,7 +84,7 @@ Each key is a variable, too: OUTLAST_GATEWAY_HOLD, OUTLAST_GATEWAY_UPSTREAM__FIL
 /// How long running calls have to end when the gateway is stopped: short enough for the patience of those who stop it.
 const DRAIN: Duration = Duration::from_secs(5);
 const CONFIG: &str = "gateway.toml";
-const DB: &str = "outlast-gateway.db";
+pub(crate) const DB: &str = "outlast-gateway.db";
 
 /// Wires: reads what is set, opens, binds, serves.
 pub(crate) async fn main(args: Args) -> anyhow::Result<Exit> {

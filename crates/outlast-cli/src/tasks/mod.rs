@@ -32,7 +32,8 @@ use crate::{call::exit::Exit, text};
 /// given a handle: the name that `outlast call --detach` writes, the JSON that it writes with --json, or a file of that.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The file that the tasks are in, for list, show, retry and ids [default: outlast.db]
+    /// The file that the tasks are in, for list, show, retry and ids [default: outlast.db, or
+    /// outlast-gateway.db where there is only that]
     #[arg(long, global = true, value_name = "FILE")]
     db: Option<PathBuf>,
     #[command(subcommand)]
@@ -102,7 +103,7 @@ async fn stored(
     db: Option<&Path>,
     work: impl AsyncFnOnce(&SqliteStore) -> anyhow::Result<()>,
 ) -> anyhow::Result<Exit> {
-    let db = db.unwrap_or(Path::new("outlast.db"));
+    let db = db.unwrap_or_else(|| usual(Path::exists));
     let store = open(db)?;
     let done = work(&store).await;
     store.close().await;
@@ -111,6 +112,13 @@ async fn stored(
         Err(error) if error.is::<StoreError>() => Err(error.context(format!("cannot use {}", db.display()))),
         Err(error) => Err(error),
     }
+}
+
+/// The file that a server in this folder keeps its tasks in where it is told nothing else: the gateway's only where there is
+/// none of another server, so that the same command means the same file as long as that is there.
+fn usual(exists: impl Fn(&Path) -> bool) -> &'static Path {
+    let (server, gateway) = (Path::new("outlast.db"), Path::new(crate::gateway::DB));
+    if exists(gateway) && !exists(server) { gateway } else { server }
 }
 
 /// Opens a store that is there, beside the server that may be running on it.
@@ -169,6 +177,16 @@ mod tests {
 
     fn refusal(path: &Path) -> String {
         open(path).err().expect("it is refused").to_string()
+    }
+
+    #[test]
+    fn the_file_of_the_gateway_is_taken_only_where_there_is_no_other() {
+        let with =
+            |files: &'static [&str]| usual(move |file| files.iter().any(|name| Path::new(name) == file));
+        assert_eq!(with(&[]), Path::new("outlast.db"));
+        assert_eq!(with(&["outlast.db"]), Path::new("outlast.db"));
+        assert_eq!(with(&["outlast-gateway.db"]), Path::new("outlast-gateway.db"));
+        assert_eq!(with(&["outlast.db", "outlast-gateway.db"]), Path::new("outlast.db"));
     }
 
     #[test]
