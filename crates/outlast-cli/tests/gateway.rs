@@ -470,7 +470,10 @@ fn a_check_reaches_each_server_and_says_what_it_is() {
     };
     let plain = format!("[upstream.plain]\ncommand = {}\n", json!(plain::command("plain_server")));
     let output = check(&plain);
-    assert_eq!(text(&output.stdout), "plain: reached; plain 1, protocol 2025-11-25, 5 tools\n");
+    assert_eq!(
+        text(&output.stdout),
+        "plain: reached; plain 1, protocol 2025-11-25, 5 tools: quick, slow, slow_and_harmless, asks, dies\n"
+    );
     assert!(output.status.success());
 
     let output = check(&format!(
@@ -478,7 +481,7 @@ fn a_check_reaches_each_server_and_says_what_it_is() {
     ));
     let said = text(&output.stdout);
     assert!(said.contains("'slwo', which it has not; the nearest is 'slow'"), "{said}");
-    assert!(said.contains("away: cannot be reached"), "{said}");
+    assert!(said.contains("away: the server cannot be reached: "), "{said}");
     assert_eq!(output.status.code(), Some(1));
 
     let mut broken = gateway(&place, &["--check", "--"]);

@@ -29,7 +29,7 @@ fn report(upstream: &UpstreamConfig, looked: Result<Introduction, String>) -> (S
     let name = upstream.shown();
     let server = match looked {
         Ok(server) => server,
-        Err(why) => return (format!("{name}: cannot be reached: {why}"), false),
+        Err(why) => return (format!("{name}: {why}"), false),
     };
     let tasks = if server.knows_tasks { ", knows tasks itself" } else { "" };
     let mut text = format!(
@@ -39,6 +39,9 @@ fn report(upstream: &UpstreamConfig, looked: Result<Introduction, String>) -> (S
         server.tools.len()
     );
     let known: Vec<&str> = server.tools.iter().map(String::as_str).collect();
+    if !known.is_empty() {
+        text.push_str(&format!(": {}", known.join(", ")));
+    }
     let mut is_good = true;
     for tool in upstream.tools().filter(|tool| !known.contains(tool)) {
         is_good = false;
