@@ -198,8 +198,11 @@ fn an_operator_finds_the_file_of_the_gateway_in_its_folder() {
     let mut caller = in_front(&place, &["--start", "now"]);
     let id = caller.start("quick", json!({}));
     caller.until_status(&id, "completed");
+    assert!(caller.banner.contains("of harmless tools alone"), "{}", caller.banner);
 
     assert!(works(&place.path(), &["tasks", "list"]).contains(&id));
+    let shown = works(&place.path(), &["tasks", "show", &id]);
+    assert!(shown.contains("is taken up again after a crash"), "not every tool is called again: {shown}");
 }
 
 #[cfg(unix)]

@@ -244,7 +244,7 @@ fn banner(config: &Config, address: SocketAddr, db: &Path) -> String {
         Behind it: {}.\n\
         Call a tool:      outlast call {url} TOOL --arg NAME=VALUE\n\
         See the tasks:    outlast tasks list --db {}\n\n\
-        Ctrl-C stops the gateway. Its tasks stay in {db}, and go on when it is started again.\n",
+        Ctrl-C stops the gateway. Its tasks stay in {db}. Started again, it repeats interrupted calls of harmless tools alone.\n",
         behind.join(", "),
         shell_word(&db)
     )

@@ -173,7 +173,7 @@ fn work(live: &Live, now: Timestamp) -> String {
 
 fn attempts(task: &Task) -> String {
     let after_a_crash = match task.spec.recovery {
-        Recovery::Rerun => "runs again after a crash",
+        Recovery::Rerun => "is taken up again after a crash",
         Recovery::Fail => "fails after a crash, because running twice might do harm",
     };
     let lost = match task.lost.len() {
