@@ -9,7 +9,6 @@ use rmcp::{
     ErrorData,
     model::{CallToolRequestParams, CallToolResult, ErrorCode, RequestMetaObject},
 };
-use serde::{Deserialize, Serialize};
 
 use crate::{
     bridge::Bridge,
@@ -20,19 +19,17 @@ use crate::{
 
 /// The step that says that the call was made, so that it is not made twice.
 const SENT: &str = "sent";
-/// The step that holds what the call brought.
-const CALLED: &str = "called";
+/// The step that holds the task which the upstream made of the call: what another process needs to go on with it.
+const TASK: &str = "task";
 
 /// How long a call that is made again waits for an upstream that is away: it may come back more slowly than the gateway. A
 /// call that is made for the first time is tried once, for its caller can decide.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// What a call brought, as the journal keeps it.
-#[derive(Debug, Serialize, Deserialize)]
+/// What a call brought.
 enum Called {
-    Result(CallToolResult),
-    Refused(ErrorData),
-    /// The upstream made a task of it; the handle is what another process needs to go on with it.
+    Ended(Result<CallToolResult, ErrorData>),
+    /// The upstream made a task of it; this is its handle.
     Task(String),
 }
 
@@ -69,24 +66,31 @@ async fn make(
     let may_repeat: bool = context.step(SENT, sent).await?;
     let may_call = is_first || may_repeat;
 
-    let made = || async {
+    // A result is no step of its own: the next write ends the task with it.
+    let mut ended = None;
+    let made = async || {
         if !may_call {
             return Err(StepError::last(
                 "the gateway stopped while the call ran, and its tool may not be called twice: the outcome is unknown",
             ));
         }
         let patience = if is_first { Duration::ZERO } else { PATIENCE };
-        start(upstream, &context, bridge.clone(), person.clone(), request.clone(), patience).await
+        match start(upstream, &context, bridge.clone(), person.clone(), request.clone(), patience).await {
+            Called::Task(handle) => Ok(handle),
+            Called::Ended(outcome) => {
+                ended = Some(outcome);
+                Err(StepError::new("the call has ended"))
+            }
+        }
     };
-    let called = tokio::select! {
-        called = context.step(CALLED, made) => called?,
+    let task: Result<String, StepError> = tokio::select! {
+        task = context.step(TASK, made) => task,
         // Dropped, the call is cancelled at the upstream.
         () = context.cancelled() => return Err(context.cancel_error()),
     };
-    match called {
-        Called::Result(result) => Ok(result.typed()),
-        Called::Refused(error) => Err(error),
-        Called::Task(saved) => follow(upstream, &context, bridge, &saved).await.map(Typed::typed),
+    match ended {
+        Some(outcome) => outcome.map(Typed::typed),
+        None => follow(upstream, &context, bridge, &task?).await.map(Typed::typed),
     }
 }
 
@@ -97,27 +101,26 @@ async fn start(
     person: Arc<str>,
     request: CallToolRequestParams,
     patience: Duration,
-) -> Result<Called, StepError> {
+) -> Called {
     let until = clock::now() + patience;
     // Also, what an upstream says of why it does not let the gateway in is not for callers.
     while let Err(refusal) = upstream.reach().await {
         if clock::now() >= until {
-            return Ok(Called::Refused(refusal));
+            return Called::Ended(Err(refusal));
         }
     }
     // A key that is the same on every attempt, for upstreams that know what to do with it.
     let options = CallOptions::default()
-        .with_idempotency_key(context.step_id(CALLED))
+        .with_idempotency_key(context.step_id(TASK))
         .with_handler(bridge)
         .on_behalf_of(person);
     match upstream.client().start_tool_with(request, options).await {
-        Ok(Started::Ready(result)) => Ok(Called::Result(result)),
-        Ok(Started::Task(handle)) => Ok(Called::Task(handle.to_json())),
-        Err(error) => Ok(match error.handle() {
+        Ok(Started::Ready(result)) => Called::Ended(Ok(result)),
+        Ok(Started::Task(handle)) => Called::Task(handle.to_json()),
+        Err(error) => match error.handle() {
             Some(handle) => Called::Task(handle.to_json()),
-            // An error is what the call came to, and so is kept like a result.
-            None => Called::Refused(error.answer().cloned().unwrap_or_else(|| refusal(error.kind()))),
-        }),
+            None => Called::Ended(Err(error.answer().cloned().unwrap_or_else(|| refusal(error.kind())))),
+        },
     }
 }
 

@@ -22,8 +22,6 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How long a call is held open that is to be held until its end: longer than any connection.
 const UNTIL_ITS_END: Duration = Duration::from_secs(30 * 86_400);
-/// What is around a result that is kept as a step.
-const ENVELOPE: u64 = 1 << 10;
 
 /// What a gateway does beyond passing on.
 #[derive(Debug, Clone)]
@@ -103,8 +101,6 @@ impl Gateway {
         }
         // The upstream waits with the call, so nothing would be saved by dropping the gateway's half of it.
         config.park_after = Duration::MAX;
-        // What an upstream answers is kept as a step first, whole.
-        config.task.value_bytes = config.task.value_bytes.max(config.task.result_bytes + ENVELOPE);
         let inner = Inner {
             upstreams,
             info,
