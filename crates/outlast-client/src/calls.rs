@@ -3,7 +3,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -13,7 +16,7 @@ use rmcp::{
     service::{InboundStreamOrigin, RequestContext, RequestHandle},
 };
 use serde_json::Value;
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 use crate::{clock, tap::User};
 
@@ -24,7 +27,10 @@ const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Calls(Mutex<HashMap<RequestId, Entry>>);
+pub(crate) struct Calls {
+    entries: Mutex<HashMap<RequestId, Entry>>,
+    begun: AtomicU64,
+}
 
 /// Who is behind a request.
 #[derive(Clone)]
@@ -35,12 +41,42 @@ pub(crate) struct Behind {
 }
 
 struct Entry {
+    /// Its place in the order in which the calls began.
+    place: u64,
     token: ProgressToken,
     behind: Behind,
     /// The task of 2025-11-25 whose result the request asks for; it says so itself when it asks.
     task: Option<String>,
     /// Until when the server may still ask about a request that was given up.
     until: Option<Instant>,
+    /// Dropped when the request is over; its receivers are the questions that are taken for its own.
+    under_way: Option<watch::Sender<()>>,
+}
+
+/// Whose a request of the server is.
+pub(crate) struct Asked {
+    pub(crate) handler: User,
+    guessed: Option<watch::Receiver<()>>,
+}
+
+impl Asked {
+    fn of(entry: &Entry) -> Self {
+        Self { handler: entry.behind.handler.clone(), guessed: None }
+    }
+
+    /// Whether the call is over that the request was taken to belong to.
+    pub(crate) fn is_misjudged(&self) -> bool {
+        self.guessed.as_ref().is_some_and(|under_way| under_way.has_changed().is_err())
+    }
+
+    /// Waits until the call is over that the request was taken to belong to, and so is not its. Never, where the server said
+    /// to which it belongs.
+    pub(crate) async fn misjudged(&mut self) {
+        match &mut self.guessed {
+            Some(under_way) => while under_way.changed().await.is_ok() {},
+            None => std::future::pending().await,
+        }
+    }
 }
 
 impl Calls {
@@ -51,36 +87,42 @@ impl Calls {
         behind: Behind,
         task: Option<String>,
     ) -> During {
-        let entry = Entry { token: request.progress_token.clone(), behind, task, until: None };
+        let place = self.begun.fetch_add(1, Ordering::Relaxed);
+        let under_way = Some(watch::channel(()).0);
+        let entry =
+            Entry { place, token: request.progress_token.clone(), behind, task, until: None, under_way };
         self.calls().insert(request.id.clone(), entry);
         During { calls: self.clone(), id: request.id.clone(), is_answered: false }
     }
 
     /// Who is to answer a request of the server; none for the handler of the client.
     ///
+    /// Where the server does not say to which of several calls it belongs, and all are made for the same person, it is taken
+    /// to be of the last that was begun and is not asked anything yet.
+    ///
     /// # Errors
     ///
-    /// When the request may belong to several calls and does not say to which: what is meant for one person must not be shown
-    /// to another. A call that was given up counts for a while, for the server may not know yet that it was.
-    pub(crate) fn asked(&self, context: &RequestContext<RoleClient>) -> Result<Option<User>, ErrorData> {
+    /// When it may belong to the calls of several: what is meant for one person must not be shown to another. A call that was
+    /// given up counts for a while, for the server may not know yet that it was.
+    pub(crate) fn asked(&self, context: &RequestContext<RoleClient>) -> Result<Option<Asked>, ErrorData> {
         let mut calls = self.calls();
         calls.retain(|_, entry| entry.until.is_none_or(|until| clock::now() < until));
         if let Some(id) = origin(&context.extensions) {
             let entry = calls.get(id).filter(|entry| entry.until.is_none());
-            return Ok(entry.map(|entry| entry.behind.handler.clone()));
+            return Ok(entry.map(Asked::of));
         }
         let related = context.meta.0.get(RELATED_TASK).and_then(|task| task.get("taskId"));
         if let Some(id) = related.and_then(Value::as_str) {
             let entry = calls.values().find(|entry| entry.task.as_deref() == Some(id));
-            return Ok(entry.map(|entry| entry.behind.handler.clone()));
+            return Ok(entry.map(Asked::of));
         }
-        let (mut under_way, given_up): (Vec<_>, Vec<_>) =
-            calls.values().partition(|entry| entry.until.is_none());
-        let Some(one) = under_way.pop() else { return Ok(None) };
+        let under_way = || calls.values().filter_map(|entry| Some((entry, entry.under_way.as_ref()?)));
+        let likely = under_way().max_by_key(|(entry, asked)| (asked.receiver_count() == 0, entry.place));
+        let Some((likely, asked)) = likely else { return Ok(None) };
         let is_theirs =
-            |other: &&Entry| one.behind.person.is_some() && other.behind.person == one.behind.person;
-        if under_way.is_empty() && given_up.iter().all(is_theirs) {
-            return Ok(Some(one.behind.handler.clone()));
+            |other: &Entry| likely.behind.person.is_some() && other.behind.person == likely.behind.person;
+        if calls.len() == 1 || calls.values().all(is_theirs) {
+            return Ok(Some(Asked { guessed: Some(asked.subscribe()), ..Asked::of(likely) }));
         }
         Err(ErrorData::invalid_request(
             "the request does not say to which call it belongs, and there are several to which it may",
@@ -109,7 +151,7 @@ impl Calls {
     }
 
     fn calls(&self) -> MutexGuard<'_, HashMap<RequestId, Entry>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -142,6 +184,7 @@ impl Drop for During {
             // What a task asks names it, and cannot be taken for another's.
             Some(entry) if !self.is_answered && entry.task.is_none() => {
                 entry.until = Some(clock::now() + AFTERMATH);
+                entry.under_way = None;
             }
             _ => drop(calls.remove(&self.id)),
         }

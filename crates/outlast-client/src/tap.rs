@@ -38,9 +38,21 @@ impl Service<RoleClient> for Tap {
         request: ServerRequest,
         context: RequestContext<RoleClient>,
     ) -> Result<ClientResult, ErrorData> {
-        match self.calls.asked(&context)? {
-            Some(handler) => handler.handle_request(request, context).await,
-            None => self.user.handle_request(request, context).await,
+        loop {
+            let Some(mut asked) = self.calls.asked(&context)? else {
+                return self.user.handle_request(request, context).await;
+            };
+            let handler = asked.handler.clone();
+            // Where its call ends while it asks, it is another call's.
+            tokio::select! {
+                biased;
+                answer = handler.handle_request(request.clone(), context.clone()) => {
+                    if answer.is_ok() || !asked.is_misjudged() {
+                        return answer;
+                    }
+                }
+                () = asked.misjudged() => {}
+            }
         }
     }
 

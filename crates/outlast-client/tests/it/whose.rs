@@ -1,11 +1,13 @@
 //! Whose question it is that a server of 2025-11-25 asks while several calls are under way on one connection.
 
+use std::sync::{Arc, Mutex};
+
 use outlast_client::{CallOptions, Started, TaskClient};
 use rmcp::model::CallToolRequestParams;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::JoinHandle};
 
-use crate::support::{LONG, Person, Reply, Scripted, error, ok, polling};
+use crate::support::{LONG, Person, Reply, Scripted, error, ok, polling, question, text};
 
 const AT: &str = "2026-11-29T10:00:00Z";
 
@@ -75,4 +77,100 @@ async fn a_question_of_a_task_goes_to_the_handler_of_its_call_and_to_nobody_else
         assert!(other.asked().is_empty() && rest.asked().is_empty(), "over http: {is_http}");
         assert_eq!(scripted.asked("")[0].id, 77);
     }
+}
+
+/// A server that does not say to which call a question belongs, and the ways to it by which its calls are answered.
+struct Vague {
+    scripted: Scripted,
+    calls: Arc<Mutex<Vec<(Value, mpsc::UnboundedSender<Value>)>>>,
+    client: TaskClient,
+}
+
+impl Vague {
+    fn new() -> Self {
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let noted = calls.clone();
+        let scripted = Scripted::new(move |asked| match asked.method.as_str() {
+            "tools/list" => ok(json!({ "tools": [{ "name": "tool", "inputSchema": { "type": "object" } }] })),
+            "tools/call" => {
+                let (events, stream) = mpsc::unbounded_channel();
+                noted.lock().unwrap().push((asked.id, events));
+                Reply::Stream(stream)
+            }
+            "" => Reply::Hang,
+            _ => error(-32601, "no"),
+        })
+        .legacy();
+        let client = TaskClient::builder(scripted.streams()).options(polling()).build();
+        Self { scripted, calls, client }
+    }
+
+    /// The `nth` call, once the server has it.
+    async fn call(&self, nth: usize, person: &str, handler: &Person) -> JoinHandle<bool> {
+        let options = CallOptions::default().with_handler(handler.clone()).on_behalf_of(person);
+        let client = self.client.clone();
+        let call = tokio::spawn(async move {
+            client.start_tool_with(CallToolRequestParams::new("tool"), options).await.is_ok()
+        });
+        self.scripted.until_asked("tools/call", nth + 1).await;
+        call
+    }
+
+    fn ask(&self, id: u64, message: &str) {
+        let mut question = question(message);
+        question["jsonrpc"] = "2.0".into();
+        question["id"] = id.into();
+        self.calls.lock().unwrap()[0].1.send(question).unwrap();
+    }
+
+    fn answer(&self, nth: usize) {
+        let (id, way) = &self.calls.lock().unwrap()[nth];
+        way.send(json!({ "jsonrpc": "2.0", "id": id, "result": text("done") })).unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_of_one_of_a_persons_calls_is_put_by_another_when_the_first_ends() {
+    let vague = Vague::new();
+    let (first, second) = (Person::prompt(), Person::silent());
+    let _endless = vague.call(0, "ann", &first).await;
+    let ends = vague.call(1, "ann", &second).await;
+
+    vague.ask(77, "who");
+    second.until_asked(1).await;
+    vague.answer(1);
+
+    assert!(ends.await.unwrap());
+    vague.scripted.until_asked("", 1).await;
+    assert_eq!((first.asked(), second.open()), (vec!["who".to_owned()], 0));
+    assert_eq!(vague.scripted.asked("")[0].id, 77);
+}
+
+#[tokio::test(start_paused = true)]
+async fn questions_at_once_are_put_by_one_call_of_the_person_each() {
+    let vague = Vague::new();
+    let (first, second) = (Person::silent(), Person::silent());
+    let _one = vague.call(0, "ann", &first).await;
+    let _other = vague.call(1, "ann", &second).await;
+
+    vague.ask(77, "who");
+    second.until_asked(1).await;
+    vague.ask(78, "where");
+
+    first.until_asked(1).await;
+    assert_eq!((first.asked(), second.asked()), (vec!["where".to_owned()], vec!["who".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_may_be_for_either_of_two_people_is_put_to_nobody() {
+    let vague = Vague::new();
+    let (ann, bob) = (Person::prompt(), Person::prompt());
+    let _one = vague.call(0, "ann", &ann).await;
+    let _other = vague.call(1, "bob", &bob).await;
+
+    vague.ask(77, "the secret of one of them?");
+
+    vague.scripted.until_asked("", 1).await;
+    assert!(ann.asked().is_empty() && bob.asked().is_empty());
+    assert_eq!(vague.scripted.asked("")[0].id, 77);
 }

@@ -343,11 +343,11 @@ async fn upstreams_whose_names_cannot_be_told_apart_are_refused() {
 }
 
 #[tokio::test]
-async fn a_question_that_may_be_about_either_of_two_calls_is_put_to_nobody() {
+async fn a_question_that_may_be_about_either_of_two_calls_of_a_person_reaches_them() {
     let scripted = Scripted::legacy(|asked| match asked.nth {
         0 => Reply::Hang,
         _ => Reply::Later(Box::pin(async move {
-            let answer = asked.wire.ask("elicitation/create", question("the secret of one of them?")).await;
+            let answer = asked.wire.ask("elicitation/create", question("of which of them?")).await;
             said(&answer.to_string())
         })),
     });
@@ -362,8 +362,8 @@ async fn a_question_that_may_be_about_either_of_two_calls_is_put_to_nobody() {
 
     let result = second.call_tool(CallToolRequestParams::new("plain")).await.unwrap();
 
-    assert!(text(&result).contains("does not say to which call"), "{}", text(&result));
-    assert!(one.asked().is_empty() && other.asked().is_empty());
+    assert!(text(&result).contains("other"), "{}", text(&result));
+    assert_eq!((one.asked().len(), other.asked().len()), (0, 1));
 }
 
 #[tokio::test]
