@@ -34,7 +34,7 @@ pub enum CallErrorKind {
     AnotherTask,
     /// The session that the task belongs to has ended, and the task with it.
     SessionEnded,
-    /// The server does not offer tasks, or not to this client. The text says which.
+    /// The server does not offer what this takes, or not to this client. The text says which.
     Unsupported(String),
     /// The server's answer breaks the protocol. The text names the field.
     InvalidResponse(String),
@@ -172,7 +172,7 @@ impl fmt::Display for CallErrorKind {
             Self::SessionEnded => {
                 f.write_str("the session of the task has ended, and the task with it; its outcome is unknown")
             }
-            Self::Unsupported(why) => write!(f, "tasks cannot be used here: {why}"),
+            Self::Unsupported(why) => write!(f, "this is not possible here: {why}"),
             Self::InvalidResponse(why) => write!(f, "the server sent an invalid response: {why}"),
             Self::OutputSchema(why) => {
                 write!(f, "the result does not fit the output schema of the tool: {why}")

@@ -79,10 +79,13 @@ async fn a_question_of_a_task_goes_to_the_handler_of_its_call_and_to_nobody_else
     }
 }
 
+/// The id of a call, and the way by which it is answered.
+type Way = (Value, mpsc::UnboundedSender<Value>);
+
 /// A server that does not say to which call a question belongs, and the ways to it by which its calls are answered.
 struct Vague {
     scripted: Scripted,
-    calls: Arc<Mutex<Vec<(Value, mpsc::UnboundedSender<Value>)>>>,
+    calls: Arc<Mutex<Vec<Way>>>,
     client: TaskClient,
 }
 
