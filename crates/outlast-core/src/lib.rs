@@ -36,6 +36,7 @@ mod spec;
 mod store;
 mod task;
 mod time;
+mod transfer;
 
 pub use apply::{Change, Illegal};
 pub use decide::{Decision, Verdict};
@@ -54,3 +55,4 @@ pub use store::{
 };
 pub use task::{Lease, Live, Run, Status, Sweep, Task, TaskError, TaskState};
 pub use time::{Clock, ManualClock, Reading, StoreClock, Timestamp};
+pub use transfer::{Exported, Record, SpentKey, TaskRecord, Transfer};

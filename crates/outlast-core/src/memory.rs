@@ -9,10 +9,10 @@ use std::{
 use async_trait::async_trait;
 
 use crate::{
-    Applied, By, Call, ClaimRequest, Claimed, Clock, Counts, Created, Entry, Event, Filter, Head, Held, Hint,
-    HintSender, Hints, IdempotencyKey, Inspect, JournalPage, Known, LeaseRequest, ListPage, NewTask, Owner,
-    Renewal, StepKey, Store, StoreClock, StoreError, Swept, Task, TaskId, Timestamp, Token, ToolVersion,
-    Verdict, WorkerId,
+    Applied, By, Call, ClaimRequest, Claimed, Clock, Counts, Created, Entry, Event, Exported, Filter, Head,
+    Held, Hint, HintSender, Hints, IdempotencyKey, Inspect, JournalPage, Known, LeaseRequest, ListPage,
+    NewTask, Owner, Record, Renewal, SpentKey, StepKey, Store, StoreClock, StoreError, Swept, Task, TaskId,
+    TaskRecord, Timestamp, Token, ToolVersion, Transfer, Verdict, WorkerId,
 };
 
 /// A store that keeps tasks in memory: the contract in its plainest form, and what tests and simulations run on.
@@ -407,6 +407,80 @@ impl Inspect for MemoryStore {
 
     fn is_front(&self) -> bool {
         false
+    }
+}
+
+#[async_trait]
+impl Transfer for MemoryStore {
+    async fn export(&self, after: Option<String>, max_bytes: u64) -> Result<Exported, StoreError> {
+        let inner = self.lock();
+        let after: u64 = after.map_or(Ok(0), |place| place.parse()).unwrap_or(u64::MAX);
+        let mut rows: Vec<_> = inner.tasks.values().filter(|row| row.number > after).collect();
+        rows.sort_by_key(|row| row.number);
+        let (mut page, mut size) = (Exported::default(), 0);
+        for row in rows {
+            let key = row.key.as_ref().and_then(|key| {
+                let used = inner.keys.get(&(row.task.owner.clone(), key.clone()))?;
+                Some(IdempotencyKey { key: key.clone(), request: used.request })
+            });
+            let (task, call, journal) = (row.task.clone(), row.call.clone(), row.journal.clone());
+            let record = Record::Task(Box::new(TaskRecord { task, call, key, journal }));
+            size += record.size();
+            if size > max_bytes && !page.records.is_empty() {
+                return Ok(page);
+            }
+            page.records.push(record);
+            page.next = Some(row.number.to_string());
+        }
+        let spent = inner.keys.iter().filter_map(|((owner, key), used)| {
+            let key = IdempotencyKey { key: key.clone(), request: used.request };
+            Some(Record::SpentKey(SpentKey {
+                owner: owner.clone(),
+                key,
+                task: used.task,
+                until: used.until?,
+            }))
+        });
+        page.records.extend(spent);
+        page.next = None;
+        Ok(page)
+    }
+
+    async fn import(&self, records: Vec<Record>) -> Result<u64, StoreError> {
+        let mut inner = self.lock();
+        let mut new = Vec::new();
+        let mut keys = 0;
+        for record in records {
+            match record {
+                Record::Task(record) if inner.tasks.contains_key(&record.task.id) => {}
+                Record::Task(record) => {
+                    let TaskRecord { task, call, key, journal } = *record;
+                    let id = task.id;
+                    // A key that is in use here stays with its own task.
+                    let key = key.and_then(|IdempotencyKey { key, request }| {
+                        let used = KeyRow { request, task: id, until: None };
+                        let used = inner.keys.entry((task.owner.clone(), key.clone())).or_insert(used);
+                        (used.task == id).then_some(key)
+                    });
+                    inner.created += 1;
+                    let number = inner.created;
+                    let (entries, known) = (Vec::new(), HashMap::new());
+                    let mut row = Row { task, call, journal: entries, known, key, number };
+                    row.append(journal);
+                    inner.tasks.insert(id, row);
+                    new.push(id);
+                }
+                Record::SpentKey(SpentKey { owner, key, task, until }) => {
+                    inner.keys.entry((owner, key.key)).or_insert_with(|| {
+                        keys += 1;
+                        KeyRow { request: key.request, task, until: Some(until) }
+                    });
+                }
+            }
+        }
+        drop(inner);
+        new.iter().for_each(|id| self.hints.send(Hint::Changed(*id)));
+        Ok(new.len() as u64 + keys)
     }
 }
 

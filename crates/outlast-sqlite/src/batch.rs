@@ -8,15 +8,15 @@ use std::{
 };
 
 use outlast_core::{
-    Applied, By, Created, Decision, Event, Held, LeaseRequest, NewTask, Owner, Payload, Renewal, Status,
-    StepKey, Task, TaskId, Timestamp, Token, ToolVersion, Verdict, WorkerId,
+    Applied, By, Call, Created, Decision, Entry, Event, Held, LeaseRequest, NewTask, Owner, Payload, Renewal,
+    Status, StepKey, Task, TaskId, Timestamp, Token, ToolVersion, Verdict, WorkerId,
 };
 use rusqlite::{Connection, OptionalExtension, Params, Statement, params};
 
 use crate::{
     damaged::Damaged,
     error::Failure,
-    row::{self, Row, Shape, Written},
+    row::{self, Body, Row, Shape, Written},
 };
 
 /// An open transaction, and what is to be told once it is durable.
@@ -94,10 +94,7 @@ impl Batch<'_> {
             }
             None => Task::create(new, self.now),
         };
-        let owner = match owner {
-            Some(owner) => owner.number,
-            None => self.add_owner(&new.owner)?,
-        };
+        let owner = owner.map_or_else(|| self.add_owner(&new.owner), |owner| Ok(owner.number))?;
         self.insert(new, owner, &task)?;
         let token = task.lease().map(|_| task.token);
         Ok((Created::Created { task, token }, true))
@@ -222,8 +219,29 @@ impl Batch<'_> {
     // --- rows
 
     fn insert(&mut self, new: &NewTask, owner: i64, task: &Task) -> Result<(), Failure> {
-        let tool = self.tool(&new.spec.tool, &new.spec.version)?;
-        let Written { value, .. } = row::write(task)?;
+        if let Some(key) = &new.idempotency {
+            // Replaces a tombstone whose time is over.
+            self.connection
+                .prepare_cached(
+                    "INSERT OR REPLACE INTO keys (owner, key, request, id) VALUES (?1, ?2, ?3, ?4)",
+                )?
+                .execute(params![new.owner.as_str(), &*key.key, key.request, new.id.as_bytes()])?;
+        }
+        let key = new.idempotency.as_ref().map(|key| &*key.key);
+        self.insert_rows(owner, task, &new.call, key, &new.journal())
+    }
+
+    /// Writes the rows of a task that is not there yet.
+    pub(crate) fn insert_rows(
+        &mut self,
+        owner: i64,
+        task: &Task,
+        call: &Call,
+        key: Option<&str>,
+        journal: &[Entry],
+    ) -> Result<(), Failure> {
+        let tool = self.tool(&task.spec.tool, &task.spec.version)?;
+        let Written { value, body } = row::write(task)?;
         let shape = Shape::of(task);
         let number = self
             .connection
@@ -232,7 +250,7 @@ impl Batch<'_> {
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
             )?
             .insert(params![
-                new.id.as_bytes(),
+                task.id.as_bytes(),
                 owner,
                 tool,
                 shape.status as i64,
@@ -242,29 +260,30 @@ impl Batch<'_> {
                 shape.due_at.map(Timestamp::as_millis),
                 value,
             ])?;
-        let key = new.idempotency.as_ref();
         self.connection
             .prepare_cached("INSERT INTO calls (number, params, context, key) VALUES (?1, ?2, ?3, ?4)")?
             .execute(params![
                 number,
-                new.call.params.as_str(),
-                new.call.context.as_ref().map(Payload::as_str),
-                key.map(|key| &*key.key),
+                call.params.as_str(),
+                call.context.as_ref().map(Payload::as_str),
+                key,
             ])?;
-        if let Some(key) = key {
-            // Replaces a tombstone whose time is over.
-            self.connection
-                .prepare_cached(
-                    "INSERT OR REPLACE INTO keys (owner, key, request, id) VALUES (?1, ?2, ?3, ?4)",
-                )?
-                .execute(params![new.owner.as_str(), &*key.key, key.request, new.id.as_bytes()])?;
+        for entry in journal {
+            row::append(self.connection, number, entry)?;
         }
-        for entry in new.journal() {
-            row::append(self.connection, number, &entry)?;
-        }
+        self.insert_body(number, body)?;
         self.count(owner, None, Some(shape))?;
-        self.changed.push(new.id);
+        self.changed.push(task.id);
         self.dirty = true;
+        Ok(())
+    }
+
+    fn insert_body(&self, number: i64, body: Option<Body>) -> Result<(), Failure> {
+        if let Some(Body { body, data }) = body {
+            self.connection
+                .prepare_cached("INSERT INTO bodies (number, body, data) VALUES (?1, ?2, ?3)")?
+                .execute(params![number, body, data.as_ref().map(Payload::as_str)])?;
+        }
         Ok(())
     }
 
@@ -296,11 +315,7 @@ impl Batch<'_> {
         for entry in &decision.entries {
             row::append(self.connection, row.number, entry)?;
         }
-        if let Some(body) = body {
-            self.connection
-                .prepare_cached("INSERT INTO bodies (number, body, data) VALUES (?1, ?2, ?3)")?
-                .execute(params![row.number, body.body, body.data.as_ref().map(Payload::as_str)])?;
-        }
+        self.insert_body(row.number, body)?;
         self.dirty = true;
         Ok(())
     }
@@ -348,7 +363,7 @@ impl Batch<'_> {
         Ok(())
     }
 
-    fn owner(&self, owner: &Owner) -> Result<Option<OwnerRow>, Failure> {
+    pub(crate) fn owner(&self, owner: &Owner) -> Result<Option<OwnerRow>, Failure> {
         let row = self
             .connection
             .prepare_cached("SELECT owner, working + input_required FROM owners WHERE name = ?1")?
@@ -357,7 +372,7 @@ impl Batch<'_> {
         Ok(row)
     }
 
-    fn add_owner(&self, owner: &Owner) -> Result<i64, Failure> {
+    pub(crate) fn add_owner(&self, owner: &Owner) -> Result<i64, Failure> {
         Ok(self
             .connection
             .prepare_cached("INSERT INTO owners (name) VALUES (?1)")?
@@ -380,7 +395,7 @@ impl Batch<'_> {
         Ok(statement.query_row([name, version], |row| row.get(0)).optional()?)
     }
 
-    fn used_key(&self, owner: &Owner, key: &str) -> Result<Option<UsedKey>, Failure> {
+    pub(crate) fn used_key(&self, owner: &Owner, key: &str) -> Result<Option<UsedKey>, Failure> {
         let mut statement = self.connection.prepare_cached(
             "SELECT request, id FROM keys
              WHERE owner = ?1 AND key = ?2 AND (until IS NULL OR until > ?3)",
@@ -397,13 +412,13 @@ impl Batch<'_> {
 /// How many changes are kept for other processes; one that falls further behind is told of a gap.
 pub(crate) const KEPT_CHANGES: i64 = 4_096;
 
-struct OwnerRow {
-    number: i64,
+pub(crate) struct OwnerRow {
+    pub(crate) number: i64,
     /// How many unfinished tasks it has.
     open: i64,
 }
 
-struct UsedKey {
+pub(crate) struct UsedKey {
     request: [u8; 32],
-    id: TaskId,
+    pub(crate) id: TaskId,
 }

@@ -54,6 +54,7 @@ mod store;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod writer;
 
 pub use clock::SystemClock;

@@ -125,12 +125,11 @@ impl SqliteStore {
         self.handle.join();
     }
 
-    #[cfg(test)]
     pub(crate) fn shared(&self) -> &Shared {
         &self.handle.shared
     }
 
-    fn read<R>(
+    pub(crate) fn read<R>(
         &self,
         body: impl FnOnce(&rusqlite::Connection) -> Result<R, Failure>,
     ) -> Result<R, StoreError> {
@@ -138,7 +137,7 @@ impl SqliteStore {
     }
 
     /// Hands `run` to the writer, and waits for the commit. It is carried out even when the caller goes.
-    async fn write<T: Send + 'static>(
+    pub(crate) async fn write<T: Send + 'static>(
         &self,
         lane: Lane,
         bytes: usize,
