@@ -122,11 +122,20 @@ enum HandshakeError {
 
 impl Connection {
     async fn open(server: &Server, user: User, options: &ClientOptions) -> Result<Self, Failure> {
-        let Handshake { running, observed, hub, calls } =
-            tokio::time::timeout(options.connect_timeout, Self::shake_hands(server, &user))
-                .await
-                .map_err(|_| Failure::Unreached("the handshake took too long".into()))??;
+        let Handshake { running, observed, hub, calls } = tokio::time::timeout(
+            options.connect_timeout,
+            Self::shake_hands(server, &user, options.protocol.as_ref()),
+        )
+        .await
+        .map_err(|_| Failure::Unreached("the handshake took too long".into()))??;
         let version = running.peer().peer_info().map(|info| info.protocol_version.clone());
+        if let (Some(version), Some(set)) = (&version, &options.protocol)
+            && version > set
+        {
+            return Err(Failure::Unreached(format!(
+                "the server answers in protocol {version}, and {set} is set for it"
+            )));
+        }
         let generation = match version {
             Some(version) if version >= ProtocolVersion::V_2026_07_28 => Generation::Extension,
             _ => Generation::Experimental,
@@ -166,14 +175,24 @@ impl Connection {
 
     /// Begins with `server/discover`, and goes back to `initialize` where the server does not know it. The SDK sees that by the
     /// error of the answer, or when none comes; here also servers count that answer with something else, hang up, or know
-    /// `server/discover` and no version that has it.
-    async fn shake_hands(server: &Server, user: &User) -> Result<Handshake, Failure> {
-        let lifecycle = ClientLifecycleMode::Auto {
-            preferred_versions: vec![ProtocolVersion::V_2026_07_28],
-            legacy_version: Some(ProtocolVersion::V_2025_11_25),
+    /// `server/discover` and no version that has it. Where a version is set, nothing else is offered.
+    async fn shake_hands(
+        server: &Server,
+        user: &User,
+        set: Option<&ProtocolVersion>,
+    ) -> Result<Handshake, Failure> {
+        let lifecycle = match set {
+            None => ClientLifecycleMode::Auto {
+                preferred_versions: vec![ProtocolVersion::V_2026_07_28],
+                legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE),
+            },
+            Some(set) if set.has_initialize() => ClientLifecycleMode::Initialize,
+            Some(set) => ClientLifecycleMode::Discover { preferred_versions: vec![set.clone()] },
         };
-        let shaken = match Self::shake_hands_by(server, user, lifecycle).await {
-            Err(HandshakeError::Serve(error, _))
+        // What `initialize` names where the SDK does not settle it.
+        let initial = set.unwrap_or(&ProtocolVersion::LATEST_WITH_INITIALIZE);
+        let shaken = match (Self::shake_hands_by(server, user, initial, lifecycle).await, set) {
+            (Err(HandshakeError::Serve(error, _)), None)
                 if matches!(
                     *error,
                     ClientInitializeError::ExpectedInitResult(_)
@@ -183,9 +202,14 @@ impl Connection {
                         | ClientInitializeError::ConnectionClosed(_)
                 ) =>
             {
-                Self::shake_hands_by(server, user, ClientLifecycleMode::Initialize).await
+                Self::shake_hands_by(server, user, initial, ClientLifecycleMode::Initialize).await
             }
-            shaken => shaken,
+            (Err(HandshakeError::Serve(error, _)), Some(set)) if is_unknown_to(&error) => {
+                return Err(Failure::Unreached(format!(
+                    "the server does not speak protocol {set}, which is set for it"
+                )));
+            }
+            (shaken, _) => shaken,
         };
         match shaken {
             Ok(handshake) => Ok(handshake),
@@ -201,13 +225,15 @@ impl Connection {
     async fn shake_hands_by(
         server: &Server,
         user: &User,
+        initial: &ProtocolVersion,
         lifecycle: ClientLifecycleMode,
     ) -> Result<Handshake, HandshakeError> {
         let observed = Arc::new(Observed::default());
         let hub = Arc::new(Hub::default());
         let wire = server.connect(observed.clone()).await.map_err(HandshakeError::Connect)?;
         let calls = Arc::new(Calls::default());
-        let tap = Tap { user: user.clone(), hub: hub.clone(), calls: calls.clone() };
+        let tap =
+            Tap { user: user.clone(), hub: hub.clone(), calls: calls.clone(), initial: initial.clone() };
         let running = serve_client_with_lifecycle(tap, wire, lifecycle)
             .await
             .map_err(|error| HandshakeError::Serve(Box::new(error), observed.clone()))?;
@@ -353,6 +379,17 @@ impl Connection {
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection").field("generation", &self.generation).finish_non_exhaustive()
+    }
+}
+
+/// Whether a handshake failed because the server does not know the version that was offered, or how it is offered.
+fn is_unknown_to(error: &ClientInitializeError) -> bool {
+    match error {
+        ClientInitializeError::NoCompatibleProtocolVersion { .. } => true,
+        ClientInitializeError::JsonRpcError(error) => {
+            matches!(error.code, ErrorCode::METHOD_NOT_FOUND | ErrorCode::UNSUPPORTED_PROTOCOL_VERSION)
+        }
+        _ => false,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use rmcp::{ClientHandler, RoleClient, service::DynService};
+use rmcp::{ClientHandler, RoleClient, model::ProtocolVersion, service::DynService};
 
 use crate::task::Task;
 
@@ -10,6 +10,9 @@ use crate::task::Task;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ClientOptions {
+    /// The version of the protocol to speak, for a server that speaks a newer one and does not do well with it. The server may
+    /// answer with an older one; a newer one is refused. Default none: the newest that both know.
+    pub protocol: Option<ProtocolVersion>,
     /// How long a handshake may take. Default 30 s.
     pub connect_timeout: Duration,
     /// How long any request about a task may take before it counts as failed and is repeated; and how long a store of
@@ -33,6 +36,7 @@ pub struct ClientOptions {
 impl Default for ClientOptions {
     fn default() -> Self {
         Self {
+            protocol: None,
             connect_timeout: Duration::from_secs(30),
             request_timeout: Duration::from_secs(30),
             call_timeout: Duration::from_secs(600),

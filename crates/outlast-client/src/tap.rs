@@ -8,8 +8,8 @@ use std::{
 use rmcp::{
     RoleClient,
     model::{
-        ClientConfig, ClientResult, CustomNotification, ErrorData, ServerNotification, ServerRequest,
-        TASKS_EXTENSION_ID,
+        ClientConfig, ClientResult, CustomNotification, ErrorData, ProtocolVersion, ServerNotification,
+        ServerRequest, TASKS_EXTENSION_ID,
     },
     service::{DynService, NotificationContext, RequestContext, Service},
 };
@@ -30,6 +30,8 @@ pub(crate) struct Tap {
     pub(crate) user: User,
     pub(crate) hub: Arc<Hub>,
     pub(crate) calls: Arc<Calls>,
+    /// The version of the protocol that `initialize` names.
+    pub(crate) initial: ProtocolVersion,
 }
 
 impl Service<RoleClient> for Tap {
@@ -86,7 +88,9 @@ impl Service<RoleClient> for Tap {
     }
 
     fn get_info(&self) -> ClientConfig {
-        with_tasks(self.user.get_info())
+        let mut info = with_tasks(self.user.get_info());
+        info.protocol_version = self.initial.clone();
+        info
     }
 }
 
