@@ -2,11 +2,13 @@
 # The gateway in front of servers as they are published, called by clients as they are published.
 #
 #   scripts/gateway.sh                     all of it
-#   scripts/gateway.sh [UPSTREAM...]       in front of these: everything, everything-http, plain, plain-http
+#   scripts/gateway.sh [UPSTREAM...]       in front of these: everything, everything-http, plain, plain-http,
+#                                          plain-2025
 #   scripts/gateway.sh --prepare           only install and build what it needs
 #
 # The servers: @modelcontextprotocol/server-everything, of protocol 2025-11-25, and interop/gateway/plain_server.py, written
-# with the official Python package; each as a process of the gateway's, and over Streamable HTTP. The clients: `outlast call`;
+# with the official Python package; each as a process of the gateway's, and over Streamable HTTP; and the latter as a process
+# that is spoken to in 2025-11-25, though it takes 2026-07-28. The clients: `outlast call`;
 # the official TypeScript client with ext-tasks; and the official Python client, which knows nothing of tasks, in both of its
 # protocols. What a pair cannot do is named.
 #
@@ -26,7 +28,7 @@ client_seconds=200
 # How long the gateway holds a call of a caller without tasks. interop/gateway/host.py goes by it.
 hold=4s
 
-all=(everything everything-http plain plain-http)
+all=(everything everything-http plain plain-http plain-2025)
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tools=${GATEWAY_TOOLS:-target/gateway-tools}
 
@@ -147,6 +149,7 @@ serve() {
       server=(--upstream "$url")
       ;;
     plain) server=(-- "$python" interop/gateway/plain_server.py) ;;
+    plain-2025) server=(--protocol 2025-11-25 -- "$python" interop/gateway/plain_server.py) ;;
     plain-http)
       start server 's|^listening on ||p' "$python" interop/gateway/plain_server.py 0 || return
       server=(--upstream "$url")
@@ -206,10 +209,10 @@ two_at_once() {
   check_answered "- Name: Ada"
 }
 
-# A question in the middle of a call, as servers ask that were written before 2026-07-28.
+# A question in the middle of a call of UPSTREAM, as servers ask that were written before 2026-07-28.
 within() {
   said=$("$outlast" call "$url" asks_within </dev/null 2>&1) || true
-  if grep -qF "no back-channel" <<<"$said"; then
+  if [ "$1" != plain-2025 ] && grep -qF "no back-channel" <<<"$said"; then
     echo "not offered a question in the middle of a call by the Python package: it speaks 2026-07-28 to whoever can, and has" \
       "only parameters that are asked for there"
   else
@@ -242,7 +245,7 @@ outlast_calls() {
       check "slow call as task" 0 "slow: done" call "$url" slow --arg seconds=3 || failed=1
       check "elicitation, which nobody answers" 8 "was not answered" call "$url" asks || failed=1
       check_answered "asks: hello Ada" || failed=1
-      within || failed=1
+      within "$1" || failed=1
       check "a tool's error" 3 "it went wrong, as it should" call "$url" fails || failed=1
       name=$("$outlast" call "$url" cancellable --arg label=cancelled-by-outlast --detach 2>/dev/null) || true
       ;;
@@ -260,6 +263,7 @@ declare -A title=(
   [everything-http]="server-everything, over HTTP"
   [plain]="a server of the official Python package, as a process"
   [plain-http]="a server of the official Python package, over HTTP"
+  [plain-2025]="a server of the official Python package, as a process, in protocol 2025-11-25"
 )
 
 # One client: its lines as they come, and after them, if it failed, its last words.
@@ -273,7 +277,7 @@ run() {
 
 # Everything in front of one upstream, whatever becomes of the rest. Nonzero when a part failed.
 gateway_in_front_of() {
-  local upstream=$1 kind=${1%-http} needs=npm failed=0
+  local upstream=$1 kind=${1%%-*} needs=npm failed=0
   [ "$kind" = everything ] || needs=python
   printf '\n== %s: %s\n' "$upstream" "${title[$upstream]}"
   if ! has "$needs" || ! has python; then

@@ -32,9 +32,9 @@ impl Backoff {
         }
     }
 
-    /// It was reached.
-    pub(crate) fn reached(&mut self) {
-        *self = Self::default();
+    /// It was reached. Whether it could not be before.
+    pub(crate) fn reached(&mut self) -> bool {
+        std::mem::take(self).failures > 0
     }
 }
 
@@ -55,7 +55,8 @@ mod tests {
             now += Duration::from_millis(millis);
             assert_eq!(backoff.pause(now), None);
         }
-        backoff.reached();
+        assert!(backoff.reached());
+        assert!(!backoff.reached());
         backoff.failed(now);
         assert_eq!(backoff.pause(now), Some(FIRST));
     }

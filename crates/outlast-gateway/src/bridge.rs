@@ -13,8 +13,8 @@ use rmcp::{
     ClientHandler, ErrorData, RoleClient, RoleServer,
     model::{
         ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult,
-        ElicitRequestParams, ElicitResult, ListRootsResult, LoggingMessageNotificationParam,
-        ProgressNotificationParam, ProgressToken,
+        ElicitRequestParams, ElicitResult, ListRootsResult, LoggingLevel, LoggingMessageNotificationParam,
+        ProgressNotificationParam, ProgressToken, RequestMetaObject,
     },
     service::{NotificationContext, Peer, RequestContext},
 };
@@ -27,21 +27,47 @@ pub(crate) struct Bridge {
     context: TaskContext,
     /// What the caller can be asked.
     capabilities: ClientCapabilities,
-    /// A caller who waits and wants to hear of progress.
+    /// A caller who waits for the call.
     listener: Option<Listener>,
     /// The way to the caller while the call is no task, and by what they know its progress.
     attempt: Peer<RoleServer>,
     token: Option<ProgressToken>,
+    logs: Logs,
     /// What the keys of questions begin with.
     prefix: &'static str,
     keys: Mutex<HashMap<String, usize>>,
 }
 
-/// Where progress is told to a caller whose call is held open.
+/// Where a caller is told of progress and of what is logged whose call is held open.
 #[derive(Debug, Clone)]
 pub(crate) struct Listener {
     pub(crate) peer: Peer<RoleServer>,
-    pub(crate) token: ProgressToken,
+    /// None where the caller wants no progress.
+    pub(crate) token: Option<ProgressToken>,
+    pub(crate) logs: Logs,
+}
+
+/// What a caller wants to hear of what an upstream logs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Logs {
+    Nothing,
+    From(LoggingLevel),
+    Everything,
+}
+
+impl Logs {
+    /// What a request of 2026-07-28 wants to hear: it says so, or wants nothing.
+    pub(crate) fn of(meta: &RequestMetaObject) -> Self {
+        meta.log_level().map_or(Self::Nothing, Self::From)
+    }
+
+    fn takes(self, level: LoggingLevel) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::From(least) => level as u8 >= least as u8,
+            Self::Everything => true,
+        }
+    }
 }
 
 impl Bridge {
@@ -57,6 +83,7 @@ impl Bridge {
             listener,
             attempt: request.peer.clone(),
             token: request.meta.get_progress_token(),
+            logs: Logs::of(&request.meta),
             prefix: "",
             keys: Mutex::default(),
         }
@@ -71,6 +98,7 @@ impl Bridge {
             listener: self.listener.clone(),
             attempt: self.attempt.clone(),
             token: self.token.clone(),
+            logs: self.logs,
             prefix: "task-",
             keys: Mutex::default(),
         }
@@ -143,7 +171,7 @@ impl ClientHandler for Bridge {
         _context: NotificationContext<RoleClient>,
     ) {
         let mut progress = params;
-        if let Some(Listener { peer, token }) = &self.listener {
+        if let Some(Listener { peer, token: Some(token), .. }) = &self.listener {
             self.context.progress(progress.progress, progress.total, progress.message.as_deref()).await;
             progress.progress_token = token.clone();
             // A caller who left needs no progress.
@@ -162,7 +190,13 @@ impl ClientHandler for Bridge {
         params: LoggingMessageNotificationParam,
         _context: NotificationContext<RoleClient>,
     ) {
-        let _ = self.attempt.notify_logging_message(params).await;
+        let (peer, logs) = match &self.listener {
+            Some(listener) => (&listener.peer, listener.logs),
+            None => (&self.attempt, self.logs),
+        };
+        if logs.takes(params.level) {
+            let _ = peer.notify_logging_message(params).await;
+        }
     }
 
     fn get_info(&self) -> ClientConfig {

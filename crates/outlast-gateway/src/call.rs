@@ -197,13 +197,17 @@ fn refusal(kind: &CallErrorKind) -> ErrorData {
 
 /// The parameters as the upstream gets them: under its own name of the tool, and without what is between the caller and the
 /// gateway.
-pub(crate) fn for_upstream(mut request: CallToolRequestParams, tool: &str) -> CallToolRequestParams {
+pub(crate) fn for_upstream(
+    mut request: CallToolRequestParams,
+    tool: &str,
+    meta: Option<RequestMetaObject>,
+) -> CallToolRequestParams {
     request.name = tool.to_owned().into();
     // Answers without a state are for whoever asks them again; those with one were for the gateway.
     if request.request_state.take().is_some() {
         request.input_responses = None;
     }
-    request.meta.iter_mut().for_each(strip);
+    request.meta = meta;
     request
 }
 

@@ -3,25 +3,30 @@
 #![allow(deprecated, reason = "what the SDK deprecates is passed on for as long as it exists")]
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    future::pending,
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 
+use outlast::WeakTaskServer;
 use rmcp::{
-    RoleServer,
-    model::{ProtocolVersion, ResourceUpdatedNotificationParam, ServerNotification, SubscriptionFilter},
-    service::{Peer, ServiceError, SubscriptionContext},
+    model::{ServerNotification, SubscriptionFilter},
+    service::{ServiceError, Subscription, SubscriptionContext},
 };
 use tokio::{
     sync::{broadcast, mpsc},
     task::JoinSet,
 };
 
-use crate::{gateway::Inner, upstream::Upstream};
+use crate::{
+    gateway::Inner,
+    upstream::{ANSWER_PATIENCE, Upstream},
+    watched::{Watch, is_modern},
+};
 
 /// How many changes may wait for a caller who is slow to take them. One of a kind is enough to look again.
 const WAITING: usize = 64;
-/// How long it takes until a subscription at an upstream is tried again that was lost.
+/// How long it takes until a subscription is tried again that was lost, or that an upstream was not there for.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Something that a caller may want to look at again.
@@ -34,7 +39,7 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    fn of(notification: &ServerNotification) -> Option<Self> {
+    pub(crate) fn of(notification: &ServerNotification) -> Option<Self> {
         match notification {
             ServerNotification::ToolListChangedNotification(_) => Some(Self::Tools),
             ServerNotification::PromptListChangedNotification(_) => Some(Self::Prompts),
@@ -47,9 +52,13 @@ impl Change {
     }
 }
 
-/// The changes that an upstream has told of by itself. Clones share them.
+/// The changes that an upstream has told of. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Changes(broadcast::Sender<Change>);
+
+/// Who asks an upstream of 2026-07-28 to tell of changes: one for all that follow them, as long as there are any.
+#[derive(Debug, Default)]
+pub(crate) struct Ear(Mutex<Weak<JoinSet<()>>>);
 
 impl Default for Changes {
     fn default() -> Self {
@@ -66,30 +75,34 @@ impl Changes {
 
 /// Serves one subscription until it ends.
 pub(crate) async fn serve(gateway: &Arc<Inner>, context: &SubscriptionContext) {
-    let mut changes = follow(gateway, context.accepted());
+    let changes = follow(gateway);
+    let uris = context.accepted().resource_subscriptions.clone().unwrap_or_default();
+    tokio::select! {
+        () = context.cancelled() => {}
+        () = pass_on(changes, context) => {}
+        () = watch(gateway, &uris) => {}
+    }
+}
+
+async fn pass_on(mut changes: Followed, context: &SubscriptionContext) {
     let (sink, accepted) = (context.sink(), context.accepted());
-    loop {
-        let change = tokio::select! {
-            () = context.cancelled() => return,
-            change = changes.next() => change,
-        };
+    while let Some(change) = changes.next().await {
         let sent = match change {
-            None => return,
-            Some(Change::Tools) if accepted.tools_list_changed == Some(true) => {
+            Change::Tools if accepted.tools_list_changed == Some(true) => {
                 sink.notify_tool_list_changed().await
             }
-            Some(Change::Prompts) if accepted.prompts_list_changed == Some(true) => {
+            Change::Prompts if accepted.prompts_list_changed == Some(true) => {
                 sink.notify_prompt_list_changed().await
             }
-            Some(Change::Resources) if accepted.resources_list_changed == Some(true) => {
+            Change::Resources if accepted.resources_list_changed == Some(true) => {
                 sink.notify_resource_list_changed().await
             }
-            Some(Change::Resource(uri))
+            Change::Resource(uri)
                 if accepted.resource_subscriptions.as_ref().is_some_and(|uris| uris.contains(&uri)) =>
             {
                 sink.notify_resource_updated(uri).await
             }
-            Some(_) => Ok(()),
+            _ => Ok(()),
         };
         if sent.is_err() {
             return;
@@ -97,88 +110,54 @@ pub(crate) async fn serve(gateway: &Arc<Inner>, context: &SubscriptionContext) {
     }
 }
 
-/// The sessions of older callers, who hear of every change without asking.
-#[derive(Debug, Default)]
-pub(crate) struct Sessions {
-    peers: Mutex<Vec<Peer<RoleServer>>>,
-}
-
-impl Sessions {
-    /// Tells a session of changes from now on, until it ends.
-    pub(crate) fn add(&self, gateway: &Arc<Inner>, peer: Peer<RoleServer>) {
-        let is_first = {
-            let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-            peers.retain(|peer| !peer.is_transport_closed());
-            peers.push(peer);
-            peers.len() == 1
-        };
-        if is_first {
-            let gateway = gateway.clone();
-            tokio::spawn(async move {
-                let everything = SubscriptionFilter::builder()
-                    .tools_list_changed()
-                    .prompts_list_changed()
-                    .resources_list_changed();
-                let mut changes = follow(&gateway, &everything.build());
-                while let Some(change) = changes.next().await {
-                    if !gateway.sessions.tell(&change).await {
-                        return;
-                    }
-                }
-            });
+/// Has the upstreams tell of these resources, for as long as it is polled.
+async fn watch(gateway: &Arc<Inner>, uris: &[String]) {
+    let upstreams = 0..gateway.upstreams.len();
+    let mut left: Vec<_> = upstreams.flat_map(|n| uris.iter().map(move |uri| (n, uri))).collect();
+    let mut watches = Vec::new();
+    while !left.is_empty() {
+        let mut away = Vec::new();
+        for (n, uri) in left {
+            match Watch::new(gateway, n, uri).await {
+                Ok(watch) => watches.push(watch),
+                Err(_) if gateway.upstreams[n].is_left_alone() => away.push((n, uri)),
+                // Another one may have it.
+                Err(error) => tracing::debug!(?error, "an upstream does not tell of a resource"),
+            }
+        }
+        left = away;
+        if !left.is_empty() {
+            tokio::time::sleep(AGAIN).await;
         }
     }
-
-    /// Whether there is anybody left to tell.
-    async fn tell(&self, change: &Change) -> bool {
-        let peers = {
-            let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-            peers.retain(|peer| !peer.is_transport_closed());
-            peers.clone()
-        };
-        for peer in &peers {
-            // A session that is gone is found out by the next change.
-            let _ = match change {
-                Change::Tools => peer.notify_tool_list_changed().await,
-                Change::Prompts => peer.notify_prompt_list_changed().await,
-                Change::Resources => peer.notify_resource_list_changed().await,
-                Change::Resource(uri) => {
-                    peer.notify_resource_updated(ResourceUpdatedNotificationParam::new(uri.clone())).await
-                }
-            };
-        }
-        !peers.is_empty()
-    }
+    pending::<()>().await;
 }
 
 /// Changes of all upstreams, for as long as it lives.
-struct Followed {
+pub(crate) struct Followed {
     changes: mpsc::Receiver<Change>,
     _upstreams: JoinSet<()>,
+    _ears: Vec<Arc<JoinSet<()>>>,
 }
 
 impl Followed {
-    async fn next(&mut self) -> Option<Change> {
+    pub(crate) async fn next(&mut self) -> Option<Change> {
         self.changes.recv().await
     }
 }
 
-fn follow(gateway: &Arc<Inner>, filter: &SubscriptionFilter) -> Followed {
+/// Follows the changes of all upstreams from now on.
+pub(crate) fn follow(gateway: &Arc<Inner>) -> Followed {
     let (sender, changes) = mpsc::channel(WAITING);
     let mut upstreams = JoinSet::new();
-    for n in 0..gateway.upstreams.len() {
-        let (gateway, sender, filter) = (gateway.clone(), sender.clone(), filter.clone());
-        upstreams.spawn(async move {
-            let upstream = &gateway.upstreams[n];
-            tokio::join!(hear(upstream, &sender), ask(upstream, &filter, &sender));
-        });
+    for upstream in &gateway.upstreams {
+        upstreams.spawn(hear(upstream.changes().0.subscribe(), sender.clone()));
     }
-    Followed { changes, _upstreams: upstreams }
+    let ears = (0..gateway.upstreams.len()).map(|n| ear(gateway, n)).collect();
+    Followed { changes, _upstreams: upstreams, _ears: ears }
 }
 
-/// What an upstream of 2025-11-25 tells by itself.
-async fn hear(upstream: &Upstream, sender: &mpsc::Sender<Change>) {
-    let mut told = upstream.changes().0.subscribe();
+async fn hear(mut told: broadcast::Receiver<Change>, sender: mpsc::Sender<Change>) {
     loop {
         let change = match told.recv().await {
             Ok(change) => change,
@@ -192,30 +171,73 @@ async fn hear(upstream: &Upstream, sender: &mpsc::Sender<Change>) {
     }
 }
 
-/// What an upstream of 2026-07-28 tells those who subscribe.
-async fn ask(upstream: &Upstream, filter: &SubscriptionFilter, sender: &mpsc::Sender<Change>) {
+fn ear(gateway: &Arc<Inner>, n: usize) -> Arc<JoinSet<()>> {
+    let mut ear = gateway.upstreams[n].ear().0.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(there) = ear.upgrade() {
+        return there;
+    }
+    let mut task = JoinSet::new();
+    task.spawn(listen(gateway.clone(), n));
+    let task = Arc::new(task);
+    *ear = Arc::downgrade(&task);
+    task
+}
+
+/// Has an upstream tell of changes of its lists, where it has to be asked for that, and of resources again that it has
+/// forgotten with its connection.
+async fn listen(gateway: Arc<Inner>, n: usize) {
+    let upstream = &gateway.upstreams[n];
+    let mut subscription = None;
+    let mut has_none = false;
     loop {
-        if let Ok(peer) = upstream.peer().await {
-            let is_modern =
-                peer.peer_info().is_some_and(|info| info.protocol_version >= ProtocolVersion::V_2026_07_28);
-            if !is_modern {
-                return;
-            }
-            match peer.listen(filter.clone()).await {
-                Ok(mut subscription) => {
-                    while let Ok(Some(notification)) = subscription.next().await {
-                        if let Some(change) = Change::of(&notification)
-                            && sender.send(change).await.is_err()
-                        {
-                            return;
-                        }
-                    }
-                }
-                // It has none.
-                Err(ServiceError::McpError(_)) => return,
+        let server = gateway.server.get().and_then(WeakTaskServer::upgrade);
+        if server.is_none_or(|server| server.is_shutting_down()) {
+            return;
+        }
+        if subscription.is_none() && !has_none {
+            match subscribe(upstream).await {
+                Ok(subscribed) => subscription = subscribed,
+                Err(ServiceError::McpError(_)) => has_none = true,
                 Err(error) => tracing::debug!(%error, "an upstream could not be subscribed to"),
             }
         }
-        tokio::time::sleep(AGAIN).await;
+        upstream.renew_watches().await;
+        let pause = tokio::time::sleep(AGAIN);
+        tokio::pin!(pause);
+        loop {
+            tokio::select! {
+                () = &mut pause => break,
+                told = next(&mut subscription) => match told {
+                    Some(notification) => {
+                        if let Some(change) = Change::of(&notification) {
+                            upstream.changes().tell(change);
+                        }
+                    }
+                    None => subscription = None,
+                },
+            }
+        }
+    }
+}
+
+/// A subscription to the lists of an upstream; none where it cannot be reached, or tells without being asked.
+async fn subscribe(upstream: &Upstream) -> Result<Option<Subscription>, ServiceError> {
+    let Ok(peer) = upstream.peer().await else { return Ok(None) };
+    if !is_modern(&peer) {
+        return Ok(None);
+    }
+    let lists =
+        SubscriptionFilter::builder().tools_list_changed().prompts_list_changed().resources_list_changed();
+    match tokio::time::timeout(ANSWER_PATIENCE, peer.listen(lists.build())).await {
+        Ok(subscribed) => subscribed.map(Some),
+        Err(_) => Ok(None),
+    }
+}
+
+/// What a subscription tells next; none when it has ended.
+async fn next(subscription: &mut Option<Subscription>) -> Option<ServerNotification> {
+    match subscription {
+        Some(subscription) => subscription.next().await.ok().flatten(),
+        None => pending().await,
     }
 }

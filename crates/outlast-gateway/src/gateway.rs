@@ -8,13 +8,13 @@ use std::{
 use outlast::{
     BuildError, Config, Decision, Recovery, Start, Store, TaskServer, TaskTool, WeakTaskServer, default_owner,
 };
-use rmcp::model::{JsonObject, ServerCapabilities, ServerConfig};
+use rmcp::model::{JsonObject, ServerConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    changes::Sessions,
-    hold, names,
+    describe, hold, names,
     remembered::Remembered,
+    sessions::Sessions,
     upstream::{Upstream, When},
 };
 
@@ -50,8 +50,8 @@ pub struct Gateway {
 pub(crate) struct Inner {
     pub(crate) upstreams: Vec<Upstream>,
     pub(crate) options: GatewayOptions,
-    /// What the gateway says of itself: what its upstreams can.
-    pub(crate) info: ServerConfig,
+    /// For which tools a repeated call is recognised, as callers are told.
+    pub(crate) repeats: Option<JsonObject>,
     /// The server that wraps the gateway, through which calls of callers without tasks become tasks as well.
     pub(crate) server: OnceLock<WeakTaskServer<Gateway>>,
     /// The work that such callers were told goes on, by what they asked for.
@@ -65,7 +65,8 @@ pub(crate) struct Inner {
 impl Gateway {
     /// Puts a gateway in front of upstreams, and makes its slow calls tasks of `store`.
     ///
-    /// Each upstream is asked what it can. One that cannot be reached now is taken to have tools, and reached later.
+    /// Each upstream is asked what it can. One that cannot be reached now is reached later, and callers are told that the lists
+    /// have changed.
     ///
     /// # Errors
     /// What [`TaskServer`]'s builder refuses: also a [policy](Upstream::tool) for a tool that its upstream has not, where all
@@ -80,11 +81,8 @@ impl Gateway {
         if let Some(why) = names::misnamed(&names) {
             return Err(BuildError::Config(why));
         }
-        let (mut info, away) = introduce(&upstreams).await;
-        if let Some(repeats) = repeats(&upstreams, options.start) {
-            let extensions = info.capabilities.extensions.get_or_insert_default();
-            extensions.insert("outlast/idempotency".to_owned(), repeats);
-        }
+        let away = introduce(&upstreams).await;
+        let repeats = repeats(&upstreams, options.start);
         let held = hold::left_by_earlier(&*store).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "what earlier calls began is found by its id alone");
             Remembered::default()
@@ -103,7 +101,7 @@ impl Gateway {
         config.park_after = Duration::MAX;
         let inner = Inner {
             upstreams,
-            info,
+            repeats,
             server: OnceLock::new(),
             held: Mutex::new(held),
             listeners: hold::Listeners::default(),
@@ -139,6 +137,20 @@ impl Gateway {
     /// call that comes later connects again.
     pub async fn close(&self) {
         futures::future::join_all(self.inner.upstreams.iter().map(Upstream::close)).await;
+    }
+
+    /// What the gateway says of itself now: what those of its upstreams can that were ever reached.
+    pub(crate) fn describe(&self) -> ServerConfig {
+        let declared: Vec<_> = self.inner.upstreams.iter().filter_map(Upstream::declared).collect();
+        let mut capabilities = describe::capabilities(declared.iter().map(|declared| &declared.capabilities));
+        if let Some(repeats) = &self.inner.repeats {
+            let extensions = capabilities.extensions.get_or_insert_default();
+            extensions.insert("outlast/idempotency".to_owned(), repeats.clone());
+        }
+        let info = ServerConfig::new(capabilities).with_server_info(crate::upstream::implementation());
+        let instructions: Vec<&str> =
+            declared.iter().filter_map(|declared| declared.instructions.as_deref()).collect();
+        if instructions.is_empty() { info } else { info.with_instructions(instructions.join("\n\n")) }
     }
 
     /// How long a call of a tool is held open for a caller who waits.
@@ -214,30 +226,12 @@ fn usual(start: When, hold: Duration) -> TaskTool {
     })
 }
 
-/// What the upstreams can, put together, and which of them cannot be reached.
-async fn introduce(upstreams: &[Upstream]) -> (ServerConfig, Vec<usize>) {
-    let infos = futures::future::join_all(upstreams.iter().map(Upstream::info)).await;
-    let mut capabilities = ServerCapabilities::default();
-    capabilities.tools = Some(Default::default());
-    let mut instructions = Vec::new();
-    let mut away = Vec::new();
-    for (n, (upstream, info)) in upstreams.iter().zip(infos).enumerate() {
-        let Some(info) = info else {
-            away.push(n);
-            tracing::warn!(upstream = upstream.name(), "an upstream cannot be reached yet");
-            continue;
-        };
-        let theirs = info.capabilities;
-        capabilities.tools = theirs.tools.or(capabilities.tools);
-        capabilities.prompts = theirs.prompts.or(capabilities.prompts);
-        capabilities.resources = theirs.resources.or(capabilities.resources);
-        capabilities.completions = theirs.completions.or(capabilities.completions);
-        capabilities.logging = theirs.logging.or(capabilities.logging);
-        instructions.extend(info.instructions);
+/// Reaches the upstreams, and gives those that cannot be.
+async fn introduce(upstreams: &[Upstream]) -> Vec<usize> {
+    let there = futures::future::join_all(upstreams.iter().map(Upstream::is_there)).await;
+    let away: Vec<usize> = (0..upstreams.len()).filter(|n| !there[*n]).collect();
+    for n in &away {
+        tracing::warn!(upstream = upstreams[*n].name(), "an upstream cannot be reached yet");
     }
-    let mut info = ServerConfig::new(capabilities).with_server_info(crate::upstream::implementation());
-    if !instructions.is_empty() {
-        info = info.with_instructions(instructions.join("\n\n"));
-    }
-    (info, away)
+    away
 }

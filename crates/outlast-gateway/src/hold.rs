@@ -25,7 +25,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use crate::{
-    bridge::Listener,
+    bridge::{Listener, Logs},
     clock,
     gateway::Gateway,
     remembered::{Digest, Remembered},
@@ -117,7 +117,16 @@ async fn hold(
     let until = clock::now() + gateway.hold(&request.name);
     let names = OwnNames::of(gateway).await;
     let is_modern = is_modern(&context);
-    let held = Held { gateway, server, names, until, is_modern, context: declaring(context) };
+    let mut context = declaring(context);
+    let logs = match is_modern {
+        true => Logs::of(&context.meta),
+        false => gateway.inner.sessions.logs(&context.peer),
+    };
+    if let Logs::From(level) = logs {
+        // An upstream of 2026-07-28 logs what the request asks for.
+        context.meta.set_log_level(level);
+    }
+    let held = Held { gateway, server, context, until, names, is_modern };
     if let Some(answer) = held.own_tool(&request).await {
         return answer;
     }
@@ -135,7 +144,7 @@ async fn hold(
         return held.wait(&id, Some(digest), true).await;
     }
     let mut context = held.context.clone();
-    let listening = gateway.inner.listeners.listen(&mut context);
+    let listening = gateway.inner.listeners.listen(&mut context, logs);
     match held.server.call_tool(request, context).await? {
         CallToolResponse::Task(created) => {
             held.wait_unless_left(&created.task.task_id, digest, listening.is_none()).await
@@ -254,15 +263,15 @@ pub(crate) const LISTENER: &str = "outlast-gateway/listener";
 pub(crate) const HELD: &str = "outlast-gateway/held";
 
 impl Listeners {
-    /// Marks a call whose caller wants to hear of progress, for as long as the guard lives.
-    fn listen(&self, context: &mut RequestContext<RoleServer>) -> Option<Listening<'_>> {
-        let token = context.meta.get_progress_token()?;
+    /// Marks a call whose caller waits for it, for as long as the guard lives.
+    fn listen(&self, context: &mut RequestContext<RoleServer>, logs: Logs) -> Option<Listening<'_>> {
+        let token = context.meta.get_progress_token();
         // Not to be guessed, so that no other call can be told for this one.
         let mut mark = [0; 16];
         getrandom::fill(&mut mark).ok()?;
         let mark: String = mark.iter().map(|byte| format!("{byte:02x}")).collect();
         context.meta.0.0.insert(LISTENER.to_owned(), mark.clone().into());
-        let listener = Listener { peer: context.peer.clone(), token };
+        let listener = Listener { peer: context.peer.clone(), token, logs };
         self.listeners().insert(mark.clone(), listener);
         Some(Listening { listeners: self, mark })
     }

@@ -17,13 +17,16 @@ mod bridge;
 mod call;
 mod changes;
 mod clock;
+mod describe;
 mod gateway;
 mod hold;
 mod names;
 mod proxy;
 mod remembered;
 mod results;
+mod sessions;
 mod upstream;
+mod watched;
 
 pub use gateway::{Gateway, GatewayOptions};
 pub use upstream::{Introduction, ToolPolicy, Upstream, When};

@@ -14,10 +14,10 @@ use rmcp::{
     model::{
         CallToolRequestParams, CallToolResponse, CancelTaskParams, CancelledNotificationParam, ClientRequest,
         CompleteRequestParams, CompleteResult, CustomNotification, CustomRequest, CustomResult,
-        DiscoverResult, GetPromptRequestParams, GetPromptResponse, GetSkillRequestParams, GetSkillResult,
-        GetTaskParams, GetTaskResult, InitializeRequestParams, InitializeResult, ListPromptsResult,
-        ListResourceTemplatesResult, ListResourcesResult, ListSkillsResult, ListToolsResult,
-        PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion,
+        DiscoverResult, ErrorCode, GetPromptRequestParams, GetPromptResponse, GetSkillRequestParams,
+        GetSkillResult, GetTaskParams, GetTaskResult, InitializeRequestParams, InitializeResult,
+        ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListSkillsResult,
+        ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion,
         ReadResourceDirectoryRequestParams, ReadResourceDirectoryResult, ReadResourceRequestParams,
         ReadResourceResponse, Reference, RequestMetaObject, ServerConfig, ServerResult,
         SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
@@ -33,10 +33,11 @@ use crate::{
     hold, names,
     results::Typed,
     upstream::{ANSWER_PATIENCE, LIST_PATIENCE, unreachable_upstream},
+    watched,
 };
 
 /// Waits for the answer of an upstream to what is no call of a tool.
-async fn bounded<T>(
+pub(crate) async fn bounded<T>(
     patience: Duration,
     asked: impl Future<Output = Result<T, ServiceError>>,
 ) -> Result<T, ErrorData> {
@@ -62,10 +63,14 @@ macro_rules! page {
     ($gateway:expr, $request:expr, $context:expr, $list:ident, $items:ident, |$upstream:ident, $item:ident| $each:expr) => {{
         let upstreams = &$gateway.inner.upstreams;
         let cursor = $request.as_ref().and_then(|request| request.cursor.as_deref());
-        let (first, mut theirs) = names::read_cursor(cursor)
-            .ok_or_else(|| ErrorData::invalid_params("the cursor is none that this server gave", None))?;
+        let stranger = || ErrorData::invalid_params("the cursor is none that this server gave", None);
+        let (first, mut theirs) = names::read_cursor(cursor).ok_or_else(stranger)?;
+        if first >= upstreams.len() {
+            return Err(stranger());
+        }
         let mut found = (Vec::new(), None);
         for (n, $upstream) in upstreams.iter().enumerate().skip(first) {
+            let goes_on = theirs.is_some();
             let mut params = PaginatedRequestParams::default().with_cursor(theirs.take());
             params.meta = passed_on($context);
             let page = match $upstream.peer().await {
@@ -88,6 +93,8 @@ macro_rules! page {
                     break;
                 }
                 Err(error) if upstreams.len() == 1 => return Err(error),
+                // It is there, and did not give this cursor.
+                Err(error) if goes_on && error.code == ErrorCode::INVALID_PARAMS => return Err(error),
                 Err(error) => tracing::warn!(?error, upstream = $upstream.name(), "a list was passed over"),
             }
         }
@@ -129,7 +136,7 @@ fn unknown(what: &str) -> ErrorData {
 
 impl ServerHandler for Gateway {
     fn get_info(&self) -> ServerConfig {
-        self.inner.info.clone()
+        self.describe()
     }
 
     async fn call_tool(
@@ -147,7 +154,7 @@ impl ServerHandler for Gateway {
         let bridge = Bridge::new(task.clone(), &context, listener);
         let person =
             context.extensions.get::<Person>().map_or_else(|| task.step_id(""), |person| person.0.clone());
-        let request = call::for_upstream(request, tool);
+        let request = call::for_upstream(request, tool, passed_on(&context));
         call::call(upstream, task, bridge, person.into(), request).await.map(Into::into)
     }
 
@@ -247,17 +254,18 @@ impl ServerHandler for Gateway {
     async fn subscribe(
         &self,
         request: SubscribeRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        first!(self, peer => peer.subscribe(request.clone()))
+        self.inner.sessions.watch(&self.inner, &context.peer, &request.uri).await
     }
 
     async fn unsubscribe(
         &self,
         request: UnsubscribeRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        first!(self, peer => peer.unsubscribe(request.clone()))
+        self.inner.sessions.unwatch(&context.peer, &request.uri);
+        Ok(())
     }
 
     async fn complete(
@@ -280,11 +288,14 @@ impl ServerHandler for Gateway {
 
     async fn set_level(
         &self,
-        request: SetLevelRequestParams,
-        _context: RequestContext<RoleServer>,
+        mut request: SetLevelRequestParams,
+        context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
+        request.level = self.inner.sessions.set_level(&self.inner, &context.peer, request.level);
         for upstream in &self.inner.upstreams {
             if let Ok(peer) = upstream.peer().await
+                // There each call says what is to be logged.
+                && !watched::is_modern(&peer)
                 && let Err(error) = bounded(ANSWER_PATIENCE, peer.set_level(request.clone())).await
             {
                 tracing::debug!(?error, upstream = upstream.name(), "an upstream takes no log level");

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -13,8 +13,8 @@ use rmcp::{
     ClientHandler, ErrorData, RoleClient,
     model::{
         ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationCapability,
-        FormElicitationCapability, Implementation, PaginatedRequestParams, ResourceUpdatedNotificationParam,
-        ServerPeerInfo, TASKS_EXTENSION_ID, Tool, UrlElicitationCapability,
+        FormElicitationCapability, Implementation, PaginatedRequestParams, ProtocolVersion,
+        ResourceUpdatedNotificationParam, ServerPeerInfo, TASKS_EXTENSION_ID, Tool, UrlElicitationCapability,
     },
     service::{NotificationContext, Peer, RequestContext, ServiceError},
 };
@@ -22,8 +22,9 @@ use tokio::time::Instant;
 
 use crate::{
     backoff::Backoff,
-    changes::{Change, Changes},
+    changes::{Change, Changes, Ear},
     clock,
+    watched::Watched,
 };
 
 /// How long an upstream may take to list its tools when the gateway starts.
@@ -56,12 +57,17 @@ pub struct ToolPolicy {
 pub struct Upstream {
     name: Option<String>,
     policies: BTreeMap<String, ToolPolicy>,
+    server: Server,
     client: TaskClient,
     backoff: Mutex<Backoff>,
     tools: Mutex<HashMap<String, Tool>>,
     /// When the tools were last listed for one that was not known.
     listed: tokio::sync::Mutex<Option<Instant>>,
     changes: Changes,
+    ear: Ear,
+    watched: Watched,
+    /// What it last said of itself, when it was reached.
+    declared: Mutex<Option<Arc<ServerPeerInfo>>>,
 }
 
 /// What an upstream says of itself.
@@ -134,6 +140,15 @@ impl ClientHandler for Client {
     }
 }
 
+fn client(server: Server, changes: &Changes, protocol: Option<ProtocolVersion>) -> TaskClient {
+    let mut options = ClientOptions::default();
+    options.protocol = protocol;
+    // A call's own deadline is the task's, which the gateway's caller or its operator sets.
+    options.call_timeout = Duration::from_secs(30 * 86_400);
+    options.validate_output = false;
+    TaskClient::builder(server).handler(Client(changes.clone())).options(options).build()
+}
+
 /// What the gateway calls itself.
 pub(crate) fn implementation() -> Implementation {
     Implementation::new("outlast-gateway", env!("CARGO_PKG_VERSION"))
@@ -153,21 +168,26 @@ impl Upstream {
     }
 
     fn new(name: Option<String>, server: Server) -> Self {
-        let mut options = ClientOptions::default();
-        // A call's own deadline is the task's, which the gateway's caller or its operator sets.
-        options.call_timeout = Duration::from_secs(30 * 86_400);
-        options.validate_output = false;
         let changes = Changes::default();
-        let client = TaskClient::builder(server).handler(Client(changes.clone())).options(options).build();
+        let client = client(server.clone(), &changes, None);
         let (policies, tools) = (BTreeMap::new(), Mutex::default());
         let (backoff, listed) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self { name, policies, client, backoff, tools, listed, changes }
+        let (ear, watched, declared) = (Ear::default(), Watched::default(), Mutex::default());
+        Self { name, policies, server, client, backoff, tools, listed, changes, ear, watched, declared }
     }
 
     /// Settles more for a tool than its annotations say.
     #[must_use]
     pub fn tool(mut self, name: impl Into<String>, policy: ToolPolicy) -> Self {
         self.policies.insert(name.into(), policy);
+        self
+    }
+
+    /// Speaks this version of the protocol with it and no newer one, where the server would take a newer one but does not do
+    /// well with it. By default it is the newest that both know.
+    #[must_use]
+    pub fn protocol(mut self, version: ProtocolVersion) -> Self {
+        self.client = client(self.server.clone(), &self.changes, Some(version));
         self
     }
 
@@ -235,12 +255,45 @@ impl Upstream {
 
     async fn connect(&self) -> Result<Peer<RoleClient>, CallError> {
         let reached = self.client.peer().await;
-        let mut backoff = self.backoff.lock().unwrap_or_else(PoisonError::into_inner);
-        match &reached {
-            Ok(_) => backoff.reached(),
-            Err(_) => backoff.failed(clock::now()),
+        let was_away = {
+            let mut backoff = self.backoff.lock().unwrap_or_else(PoisonError::into_inner);
+            match &reached {
+                Ok(_) => backoff.reached(),
+                Err(_) => {
+                    backoff.failed(clock::now());
+                    false
+                }
+            }
+        };
+        if let Ok(peer) = &reached {
+            *self.declared.lock().unwrap_or_else(PoisonError::into_inner) = peer.peer_info();
+            if was_away {
+                self.tell_of_return();
+            }
         }
         reached
+    }
+
+    /// What it last said of itself; none before it was reached for the first time.
+    pub(crate) fn declared(&self) -> Option<Arc<ServerPeerInfo>> {
+        self.declared.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// While it was away the lists were without what it has.
+    fn tell_of_return(&self) {
+        let capabilities = self.declared().map(|info| info.capabilities.clone()).unwrap_or_default();
+        self.changes.tell(Change::Tools);
+        if capabilities.prompts.is_some() {
+            self.changes.tell(Change::Prompts);
+        }
+        if capabilities.resources.is_some() {
+            self.changes.tell(Change::Resources);
+        }
+    }
+
+    /// Whether it could not be reached, and is not tried for a while.
+    pub(crate) fn is_left_alone(&self) -> bool {
+        self.pause().is_some()
     }
 
     fn pause(&self) -> Option<Duration> {
@@ -271,14 +324,23 @@ impl Upstream {
         Ok(names)
     }
 
-    /// What the server said of itself, if it can be reached.
-    /// Its tools are known from then on.
-    pub(crate) async fn info(&self) -> Option<ServerPeerInfo> {
-        let peer = self.peer().await.ok()?;
+    /// Whether the server can be reached. What it says of itself and its tools are known from then on.
+    pub(crate) async fn is_there(&self) -> bool {
+        if self.peer().await.is_err() {
+            return false;
+        }
         if !matches!(tokio::time::timeout(INTRODUCTION, self.list()).await, Ok(Ok(_))) {
             tracing::debug!(upstream = self.name(), "an upstream did not list its tools");
         }
-        peer.peer_info().map(|info| (*info).clone())
+        true
+    }
+
+    pub(crate) fn ear(&self) -> &Ear {
+        &self.ear
+    }
+
+    pub(crate) fn watched(&self) -> &Watched {
+        &self.watched
     }
 
     pub(crate) fn changes(&self) -> &Changes {

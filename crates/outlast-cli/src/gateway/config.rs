@@ -6,6 +6,8 @@ use outlast::Recovery;
 use outlast_client::Server;
 use outlast_gateway::{GatewayOptions, ToolPolicy, Upstream, When};
 
+use rmcp::model::ProtocolVersion;
+
 use super::settings::{Found, Problems, Section, Settings};
 use crate::call::{Place, duration, header};
 
@@ -25,6 +27,8 @@ pub(super) struct UpstreamConfig {
     /// None for the only one, whose tools keep their names.
     pub(super) name: Option<String>,
     way: Way,
+    /// None for the newest that both know.
+    protocol: Option<ProtocolVersion>,
     tools: BTreeMap<String, ToolPolicy>,
 }
 
@@ -53,6 +57,8 @@ const FILE: &str = "the name of a file";
 const URL: &str = "the URL of a server, such as https://tools.example.com/mcp";
 const COMMAND: &str = r#"a command as a list of texts, such as ["npx", "-y", "some-server"]"#;
 const VARIABLE: &str = "the name of an environment variable, such as API_TOKEN, and not the secret itself";
+/// What may be set as the protocol of an upstream.
+const PROTOCOLS: [&str; 4] = ["auto", "2026-07-28", "2025-11-25", "2025-06-18"];
 const UPSTREAMS: &str = "a table for each upstream, such as [upstream.files]";
 const TOOLS: &str = "a table for each tool, such as [tools.report]";
 
@@ -133,7 +139,7 @@ fn upstream(
 ) -> Result<UpstreamConfig, Missing> {
     const URL_ONLY: [&str; 3] = ["headers", "header_env", "token_env"];
     let is_set = ["url", "command"].map(|key| section.has(key));
-    let beside = ["tools", "env"].into_iter().chain(URL_ONLY).find(|key| section.has(key));
+    let beside = ["tools", "protocol", "env"].into_iter().chain(URL_ONLY).find(|key| section.has(key));
     let of_url = URL_ONLY.into_iter().find(|key| section.has(key));
     let has_env = section.has("env");
 
@@ -144,6 +150,7 @@ fn upstream(
     let from_env = header_variables(section, lookup);
     let token = section.text("token_env", VARIABLE, Found::Hidden, variable);
     let token = token.and_then(|name| secret(section, "token_env", &name, lookup));
+    let protocol = section.one_of("protocol", &PROTOCOLS).and_then(protocol);
     let tools = section.sections("tools", TOOLS);
     let tools = tools.into_iter().map(|(name, section)| (name, policy(section))).collect();
 
@@ -174,7 +181,7 @@ fn upstream(
             Way::Command { command: command.unwrap_or_default(), env: hidden(env).collect() }
         }
     };
-    Ok(UpstreamConfig { name: name.map(str::to_owned), way, tools })
+    Ok(UpstreamConfig { name: name.map(str::to_owned), way, protocol, tools })
 }
 
 fn headers(section: &mut Section<'_>) -> BTreeMap<String, String> {
@@ -246,6 +253,11 @@ fn policy(mut section: Section<'_>) -> ToolPolicy {
     policy
 }
 
+/// The version that is set; none where it is to be negotiated.
+fn protocol(word: &str) -> Option<ProtocolVersion> {
+    ProtocolVersion::KNOWN_VERSIONS.iter().find(|version| version.as_str() == word).cloned()
+}
+
 fn time(text: &str) -> Option<Duration> {
     duration(text).ok()
 }
@@ -287,6 +299,10 @@ impl UpstreamConfig {
         let upstream = match &self.name {
             Some(name) => Upstream::named(name, server),
             None => Upstream::only(server),
+        };
+        let upstream = match &self.protocol {
+            Some(version) => upstream.protocol(version.clone()),
+            None => upstream,
         };
         self.tools.iter().fold(upstream, |upstream, (tool, policy)| upstream.tool(tool, policy.clone()))
     }
@@ -381,6 +397,7 @@ mod tests {
             headers = { X-Team = "red" }
             header_env = { X-Key = "KEY" }
             token_env = "TOKEN"
+            protocol = "2025-11-25"
             "#,
             &[("KEY", "k"), ("TOKEN", "t")],
         )
@@ -399,6 +416,30 @@ mod tests {
         let Way::Url { headers, token, .. } = &web.way else { panic!("it is a URL") };
         assert_eq!((headers["X-Team"].0.as_str(), headers["X-Key"].0.as_str()), ("red", "k"));
         assert_eq!(token.as_ref().unwrap().0, "t");
+        assert_eq!((&files.protocol, &web.protocol), (&None, &Some(ProtocolVersion::V_2025_11_25)));
+    }
+
+    #[test]
+    fn a_protocol_may_be_set_as_a_day_and_by_a_variable_and_an_option() {
+        let protocol = |file: &str, variables: &[(&str, &str)]| {
+            read(file, variables).map(|config| config.upstreams[0].protocol.clone())
+        };
+        let old = Ok(Some(ProtocolVersion::V_2025_06_18));
+        assert_eq!(protocol("command = [\"x\"]\nprotocol = 2025-06-18", &[]), old);
+        let variable = ("OUTLAST_GATEWAY_PROTOCOL", "2025-06-18");
+        assert_eq!(protocol("command = [\"x\"]\nprotocol = \"auto\"", &[variable]), old);
+        assert_eq!(protocol("command = [\"x\"]\nprotocol = \"auto\"", &[]), Ok(None));
+        let variable = ("OUTLAST_GATEWAY_UPSTREAM__A__PROTOCOL", "2025-06-18");
+        assert_eq!(protocol("[upstream.a]\ncommand = [\"x\"]", &[variable]), old);
+
+        let mut settings = Settings::of_file("gateway.toml".into(), "command = [\"x\"]").unwrap();
+        settings.set_option("protocol", "--protocol", toml::Value::String("2025-11-52".to_owned()));
+        let refusal = Config::read(settings, &|_| None).unwrap_err().join("\n");
+        assert_eq!(
+            refusal,
+            "--protocol: expected one of auto, 2026-07-28, 2025-11-25, 2025-06-18, and found '2025-11-52'; the nearest known one is \
+            '2025-11-25'"
+        );
     }
 
     #[test]
@@ -482,6 +523,19 @@ mod tests {
             (
                 "url = \"http://h/\"\nheaders = { \"a b\" = \"c\" }",
                 "gateway.toml: headers: 'a b' is not the name",
+            ),
+            (
+                "command = [\"x\"]\nprotocol = \"atuo\"",
+                "gateway.toml: protocol: expected one of auto, 2026-07-28, 2025-11-25, 2025-06-18, and found 'atuo'; the nearest known one is 'auto'",
+            ),
+            (
+                "command = [\"x\"]\nprotocol = 2025-06-19",
+                "and found 2025-06-19; the nearest known one is '2025-06-18'",
+            ),
+            ("protocol = \"auto\"", "there is no server to stand in front of"),
+            (
+                "protocol = \"auto\"\n[upstream.a]\ncommand = [\"y\"]",
+                "gateway.toml: protocol: this is for the one upstream without a name",
             ),
             ("hold = \"1s\"\nhold =", "gateway.toml: line 2 is not TOML"),
             ("", "there is no server to stand in front of"),

@@ -47,6 +47,9 @@ pub(crate) struct Args {
     /// Send the bearer token that is in this environment variable to the server with that URL
     #[arg(long, value_name = "VAR", requires = "upstream")]
     token_env: Option<String>,
+    /// The protocol to speak with the server: auto, 2026-07-28, 2025-11-25 or 2025-06-18 [default: auto, the newest that it knows]
+    #[arg(long, value_name = "VERSION")]
+    protocol: Option<String>,
     /// Read settings from this file [default: gateway.toml, where the command line names no server]
     #[arg(long, env = "OUTLAST_GATEWAY_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
@@ -74,7 +77,7 @@ pub(crate) struct Args {
 const AFTER_HELP: &str = "\
 Settings come from the file, then the environment, then the command line; later ones win. The keys of the file:
   listen, stdio, db, hold, start         as the options above
-  url, command, env, headers, header_env, token_env, tools
+  url, command, env, headers, header_env, token_env, protocol, tools
                                          the one server, whose tools keep their names
   [upstream.NAME]                        one of several, with the same keys; its tools are NAME__TOOL
   [tools.TOOL], [upstream.NAME.tools.TOOL]
@@ -144,6 +147,7 @@ fn read(args: Args) -> anyhow::Result<Config> {
     let texts = [
         ("url", "--upstream", args.upstream),
         ("token_env", "--token-env", args.token_env),
+        ("protocol", "--protocol", args.protocol),
         ("listen", "--listen", args.listen),
         ("db", "--db", args.db),
         ("hold", "--hold", args.hold),

@@ -183,6 +183,23 @@ impl<'p> Section<'p> {
         None
     }
 
+    /// One of a few words, or of a few days, which a file may have without quotes.
+    pub(super) fn one_of(&mut self, key: &'static str, words: &[&'static str]) -> Option<&'static str> {
+        let node = self.take(key)?;
+        let text = match &node {
+            Node::Leaf(Value::String(text), _) => text.clone(),
+            Node::Leaf(Value::Datetime(day), _) => day.to_string(),
+            _ => String::new(),
+        };
+        if let Some(word) = words.iter().find(|word| **word == text) {
+            return Some(word);
+        }
+        let near = nearest(&text, words).map(|near| format!("; the nearest known one is '{near}'"));
+        let expected = format!("one of {}", words.join(", "));
+        self.refuse_with(key, &node, &expected, Found::Shown, &near.unwrap_or_default());
+        None
+    }
+
     /// A yes or no.
     pub(super) fn yes_or_no(&mut self, key: &'static str) -> Option<bool> {
         let node = self.take(key)?;
@@ -305,9 +322,13 @@ impl<'p> Section<'p> {
     }
 
     fn refuse(&self, key: &str, node: &Node, expected: &str, found: Found) {
+        self.refuse_with(key, node, expected, found, "");
+    }
+
+    fn refuse_with(&self, key: &str, node: &Node, expected: &str, found: Found, hint: &str) {
         let whole = self.whole(key);
         let place = Place(node.source(), &whole);
-        self.problems.add(format!("{place}: expected {expected}, and found {}", node.shown(found)));
+        self.problems.add(format!("{place}: expected {expected}, and found {}{hint}", node.shown(found)));
     }
 }
 

@@ -12,22 +12,29 @@ use std::{
 use outlast::{Config, MemoryStore, Recovery, Store, SystemClock};
 use outlast_client::{Server, TaskClient};
 use outlast_gateway::{Gateway, GatewayOptions, ToolPolicy, Upstream, When};
-use rmcp::{model::CallToolRequestParams, service::ServiceExt};
+use rmcp::{
+    ServerHandler,
+    model::{CallToolRequestParams, ServerNotification, SubscriptionFilter},
+    service::ServiceExt,
+};
 use tokio::io::{DuplexStream, ReadHalf, WriteHalf};
 
-use crate::support::{Plain, streams, text};
+use crate::{
+    rich::{Caller, NEW, OLD, Rich, in_front_of},
+    support::{Plain, streams, text},
+};
 
 const LONG: Duration = Duration::from_secs(60);
 
 /// A way to a server that is there only at times, and counts the tries.
 #[derive(Clone, Default)]
-struct Door {
-    plain: Plain,
+struct Door<H = Plain> {
+    plain: H,
     is_open: Arc<AtomicBool>,
     tries: Arc<AtomicUsize>,
 }
 
-impl Door {
+impl<H: ServerHandler + Clone> Door<H> {
     fn server(&self) -> Server {
         let door = self.clone();
         Server::streams("door", move || door.clone().connect())
@@ -65,7 +72,7 @@ fn memory() -> Arc<dyn Store> {
 
 #[tokio::test(start_paused = true)]
 async fn an_upstream_that_is_away_is_tried_less_and_less() {
-    let door = Door::default();
+    let door = <Door>::default();
     let upstream = Upstream::only(door.server());
     let server =
         Gateway::serve(vec![upstream], options(When::Now), memory(), Config::default()).await.unwrap();
@@ -83,7 +90,7 @@ async fn an_upstream_that_is_away_is_tried_less_and_less() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_waits_until_an_upstream_that_was_away_is_tried_again() {
-    let door = Door::default();
+    let door = <Door>::default();
     let upstream = Upstream::only(door.server());
     let server =
         Gateway::serve(vec![upstream], options(When::Now), memory(), Config::default()).await.unwrap();
@@ -98,7 +105,7 @@ async fn a_call_waits_until_an_upstream_that_was_away_is_tried_again() {
 #[tokio::test(start_paused = true)]
 async fn tasks_of_an_upstream_that_comes_late_are_taken_up_with_it() {
     let store = memory();
-    let door = Door::default();
+    let door = <Door>::default();
     door.is_open.store(true, Ordering::SeqCst);
     let upstreams = || {
         let mut policy = ToolPolicy::default();
@@ -140,6 +147,65 @@ async fn tasks_of_an_upstream_that_comes_late_are_taken_up_with_it() {
     assert_eq!(text(&task.wait(Some(LONG)).await.unwrap()), "slow");
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_an_upstream_can_that_comes_late_is_declared_from_then_on_and_callers_are_told() {
+    for theirs in [OLD, NEW] {
+        let door = Door { plain: Rich::new("late", theirs), is_open: Arc::default(), tries: Arc::default() };
+        let upstreams = vec![
+            Upstream::named("late", door.server()),
+            Upstream::named("other", streams("other", Plain::default())),
+        ];
+        let server = in_front_of(upstreams, options(When::Now)).await;
+        let mut early = Caller::new(&server, OLD).await;
+        let info = early.peer.peer_info().unwrap();
+        assert_eq!((&info.capabilities.prompts, &info.instructions), (&None, &None));
+        assert_eq!(info.capabilities.tools.as_ref().unwrap().list_changed, Some(true));
+        let modern = Caller::new(&server, NEW).await;
+        let tools = SubscriptionFilter::builder().tools_list_changed().build();
+        let mut subscription = modern.peer.listen(tools).await.unwrap();
+
+        door.is_open.store(true, Ordering::SeqCst);
+        assert_eq!(
+            [early.next().await, early.next().await, early.next().await],
+            ["tools", "prompts", "resources"]
+        );
+        let told = subscription.next().await.unwrap().unwrap();
+        assert!(matches!(told, ServerNotification::ToolListChangedNotification(_)), "{told:?}");
+
+        for ours in [OLD, NEW] {
+            let info = Caller::new(&server, ours).await.peer.peer_info().unwrap();
+            let capabilities = &info.capabilities;
+            assert_eq!(capabilities.resources.as_ref().unwrap().subscribe, Some(true), "{ours:?}");
+            assert!(capabilities.prompts.is_some() && capabilities.completions.is_some());
+            assert!(serde_json::to_value(capabilities).unwrap()["logging"].is_object());
+            assert_eq!(info.instructions.as_deref(), Some("This is late."));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_upstream_can_is_declared_while_it_is_away_again() {
+    let door = Door { plain: Rich::new("comes", OLD), is_open: Arc::default(), tries: Arc::default() };
+    door.is_open.store(true, Ordering::SeqCst);
+    let server = in_front_of(vec![Upstream::named("comes", door.server())], options(When::Now)).await;
+    let mut caller = Caller::new(&server, OLD).await;
+    door.is_open.store(false, Ordering::SeqCst);
+    server.handler().close().await;
+    caller.peer.list_prompts(None).await.unwrap_err();
+
+    let info = Caller::new(&server, OLD).await.peer.peer_info().unwrap();
+    assert!(info.capabilities.prompts.is_some());
+
+    door.is_open.store(true, Ordering::SeqCst);
+    while caller.peer.list_prompts(None).await.is_err() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(
+        [caller.next().await, caller.next().await, caller.next().await],
+        ["tools", "prompts", "resources"]
+    );
+}
+
 #[tokio::test]
 async fn a_setting_for_a_tool_that_no_upstream_has_is_refused() {
     let upstream = Upstream::only(streams("upstream", Plain::default())).tool("slwo", ToolPolicy::default());
@@ -154,6 +220,6 @@ async fn what_an_upstream_is_can_be_asked() {
     let introduced = upstream.introduce().await.unwrap();
     assert_eq!(introduced.protocol, "2025-11-25");
     assert!(introduced.tools.contains(&"slow".to_owned()) && !introduced.knows_tasks, "{introduced:?}");
-    let shut = Upstream::only(Door::default().server()).introduce().await.unwrap_err();
+    let shut = Upstream::only(<Door>::default().server()).introduce().await.unwrap_err();
     assert!(shut.to_string().contains("the door is shut"), "{shut}");
 }

@@ -4,37 +4,12 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use outlast_client::{CallErrorKind, Started, TaskClient};
 use outlast_gateway::{ToolPolicy, Upstream, When};
-use rmcp::{
-    ClientHandler, RoleClient,
-    model::{
-        CallToolRequestParams, ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult,
-        ElicitationAction, ErrorData, Implementation,
-    },
-    service::{RequestContext, ServiceExt},
-};
+use rmcp::{model::CallToolRequestParams, service::ServiceExt};
 use serde_json::json;
 
-use crate::support::{Plain, gateway, serve, streams, text};
+use crate::support::{Person, Plain, gateway, serve, streams, text};
 
 const LONG: Duration = Duration::from_secs(60);
-
-/// Says a name to whoever asks.
-struct Person;
-
-impl ClientHandler for Person {
-    async fn create_elicitation(
-        &self,
-        _request: ElicitRequestParams,
-        _context: RequestContext<RoleClient>,
-    ) -> Result<ElicitResult, ErrorData> {
-        Ok(ElicitResult::new(ElicitationAction::Accept).with_content(json!({ "name": "Ada" })))
-    }
-
-    fn get_info(&self) -> ClientConfig {
-        let capabilities = ClientCapabilities::builder().enable_elicitation().build();
-        ClientConfig::new(capabilities, Implementation::new("test", "1"))
-    }
-}
 
 fn upstream(plain: &Plain) -> Upstream {
     Upstream::only(streams("upstream", plain.clone()))

@@ -5,7 +5,11 @@
 mod away;
 mod calls;
 mod hostile;
+mod passing;
 mod peers;
+mod protocol;
 mod restart;
+mod rich;
 mod scripted;
 mod support;
+mod told;

@@ -81,6 +81,7 @@ struct Inner {
     capabilities: Value,
     tools: Value,
     version: Mutex<&'static str>,
+    hangs_up_at: Mutex<&'static str>,
     asked: Mutex<Vec<Asked>>,
     news: watch::Sender<usize>,
     connections: AtomicUsize,
@@ -154,6 +155,7 @@ impl Scripted {
             capabilities,
             tools,
             version: Mutex::new("2026-07-28"),
+            hangs_up_at: Mutex::default(),
             asked: Mutex::default(),
             news: watch::channel(0).0,
             connections: AtomicUsize::new(0),
@@ -163,6 +165,12 @@ impl Scripted {
     /// Claims to speak this version and no other.
     pub(crate) fn speaking(self, version: &'static str) -> Self {
         *self.0.version.lock().unwrap() = version;
+        self
+    }
+
+    /// Closes the connection where it is asked this.
+    pub(crate) fn hanging_up_at(self, method: &'static str) -> Self {
+        *self.0.hangs_up_at.lock().unwrap() = method;
         self
     }
 
@@ -237,6 +245,7 @@ impl Scripted {
             return;
         }
         let reply = match (method, self.0.legacy) {
+            (method, _) if method == *self.0.hangs_up_at.lock().unwrap() => Reply::Drop,
             ("server/discover", false) => {
                 self.0.connections.fetch_add(1, Ordering::SeqCst);
                 Reply::Result(json!({

@@ -13,10 +13,11 @@ use outlast::{Config, MemoryStore, Store, SystemClock, TaskServer};
 use outlast_client::Server;
 use outlast_gateway::{Gateway, GatewayOptions, Upstream, When};
 use rmcp::{
-    ErrorData, RoleServer, ServerHandler,
+    ClientHandler, ErrorData, RoleClient, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ElicitRequestParams,
-        JsonObject, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion,
+        CallToolRequestParams, CallToolResponse, CallToolResult, ClientCapabilities, ClientConfig,
+        ContentBlock, ElicitRequestParams, ElicitResult, ElicitationAction, Implementation, JsonObject,
+        ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion,
         ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
     },
     service::{RequestContext, ServiceExt},
@@ -110,6 +111,24 @@ impl ServerHandler for Plain {
             }
             _ => Err(ErrorData::invalid_params("no such tool", None)),
         }
+    }
+}
+
+/// A caller that says a name to whoever asks.
+pub(crate) struct Person;
+
+impl ClientHandler for Person {
+    async fn create_elicitation(
+        &self,
+        _request: ElicitRequestParams,
+        _context: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        Ok(ElicitResult::new(ElicitationAction::Accept).with_content(json!({ "name": "Ada" })))
+    }
+
+    fn get_info(&self) -> ClientConfig {
+        let capabilities = ClientCapabilities::builder().enable_elicitation().build();
+        ClientConfig::new(capabilities, Implementation::new("test", "1"))
     }
 }
 
