@@ -204,8 +204,9 @@ async fn the_backstop_follows_the_time_to_live() {
             _ => error(-32601, "no"),
         });
         let client = TaskClient::builder(scripted.streams()).options(polling()).build();
-        let handle = started(&client).await;
+        // The time to live counts from when the task was first seen.
         let begun = now();
+        let handle = started(&client).await;
 
         let end = handle.wait(Some(Duration::from_secs(200))).await.unwrap_err();
 
