@@ -8,8 +8,8 @@ use std::{
 };
 
 use outlast_core::{
-    Applied, By, Call, Created, Entry, Event, Held, Known, LeaseRequest, NewTask, Renewal, StepKey,
-    StoreError, Task, TaskId, Timestamp, Token, Verdict, WorkerId,
+    Applied, By, Call, Created, Entry, Event, Held, IdempotencyKey, Known, LeaseRequest, NewTask, Owner,
+    Renewal, StepKey, StoreError, Task, TaskId, Timestamp, Token, Verdict, WorkerId,
 };
 
 use crate::{
@@ -56,7 +56,14 @@ pub(crate) struct Slot {
 /// What is written beside a new task.
 pub(crate) struct Birth {
     pub(crate) call: Call,
-    pub(crate) key: Option<(CallerKey, [u8; 32])>,
+    pub(crate) key: Option<NewKey>,
+}
+
+/// A caller's key that is new.
+pub(crate) struct NewKey {
+    pub(crate) digest: CallerKey,
+    pub(crate) owner: Owner,
+    pub(crate) key: IdempotencyKey,
 }
 
 /// A caller's key that was used before.
@@ -99,12 +106,16 @@ impl Batch {
             }
             None => {}
         }
-        let key = new.idempotency.as_ref().map(|key| (digest::caller_key(&new.owner, &key.key), key.request));
-        if let Some((key, request)) = key
+        let key = new.idempotency.as_ref().map(|key| NewKey {
+            digest: digest::caller_key(&new.owner, &key.key),
+            owner: new.owner.clone(),
+            key: key.clone(),
+        });
+        if let Some(key) = &key
             && let Some(used) =
-                self.keys.get(&key).filter(|used| used.until.is_none_or(|until| until > self.now))
+                self.keys.get(&key.digest).filter(|used| used.until.is_none_or(|until| until > self.now))
         {
-            if used.request != request {
+            if used.request != key.key.request {
                 return Ok((Created::KeyReused, false));
             }
             let task = self.task(used.id)?;
@@ -125,8 +136,9 @@ impl Batch {
             }
             None => Task::create(new, self.now),
         };
-        if let Some((key, request)) = key {
-            self.keys.insert(key, UsedKey { request, id: new.id, until: None });
+        if let Some(key) = &key {
+            let used = UsedKey { request: key.key.request, id: new.id, until: None };
+            self.keys.insert(key.digest, used);
         }
         if let Some(open) = self.open.get_mut(&owner) {
             *open += 1;

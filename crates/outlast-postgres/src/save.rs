@@ -12,7 +12,7 @@ use outlast_core::{Payload, StepKey, TaskId, Timestamp};
 use tokio_postgres::Row as SqlRow;
 
 use crate::{
-    batch::{Batch, Slot},
+    batch::{Batch, NewKey, Slot},
     digest,
     error::{Broken, Failure, PostgresError},
     row::{self, Shape, signed},
@@ -23,8 +23,7 @@ use crate::{
 /// Expired tombstones go first: an insert then fails exactly where somebody else has taken the key.
 const DROP_KEYS: &str = "DELETE FROM $S.keys WHERE key = ANY ($1::bytea[]) AND until <= $2::int8";
 
-const INSERT_KEYS: &str =
-    "INSERT INTO $S.keys (key, request, id) SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[])";
+const INSERT_KEYS: &str = "INSERT INTO $S.keys (key, request, id, caller) SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::text[])";
 
 const INSERT_TASKS: &str = "INSERT INTO $S.tasks
     (number, id, owner, tool, status, leased, running, ready_at, due_at, revision, asked, value, body)
@@ -134,7 +133,7 @@ struct Columns {
     params: Vec<Payload>,
     contexts: Vec<Option<Payload>>,
     call_keys: Vec<Option<digest::CallerKey>>,
-    keys: Vec<(digest::CallerKey, [u8; 32], TaskId)>,
+    keys: Vec<(digest::CallerKey, [u8; 32], TaskId, String)>,
     journal: Journal,
 }
 
@@ -190,8 +189,11 @@ impl Columns {
                 self.call_numbers.push(*number);
                 self.params.push(birth.call.params.clone());
                 self.contexts.push(birth.call.context.clone());
-                self.call_keys.push(birth.key.map(|(key, _)| key));
-                self.keys.extend(birth.key.map(|(key, request)| (key, request, task.id)));
+                self.call_keys.push(birth.key.as_ref().map(|key| key.digest));
+                if let Some(NewKey { digest, owner, key }) = &birth.key {
+                    let caller = serde_json::to_string(&(owner.as_str(), &*key.key))?;
+                    self.keys.push((*digest, key.request, task.id, caller));
+                }
             }
         }
         for entry in entries {
@@ -223,9 +225,11 @@ impl Columns {
             writes.push(
                 async move {
                     let keys: Vec<&[u8]> = self.keys.iter().map(|(key, ..)| &key[..]).collect();
-                    let requests: Vec<&[u8]> = self.keys.iter().map(|(_, request, _)| &request[..]).collect();
-                    let ids: Vec<&[u8]> = self.keys.iter().map(|(.., id)| &id.as_bytes()[..]).collect();
-                    session.query(INSERT_KEYS, params![keys, requests, ids]).await
+                    let requests: Vec<&[u8]> =
+                        self.keys.iter().map(|(_, request, ..)| &request[..]).collect();
+                    let ids: Vec<&[u8]> = self.keys.iter().map(|(_, _, id, _)| &id.as_bytes()[..]).collect();
+                    let callers: Vec<&str> = self.keys.iter().map(|(.., caller)| caller.as_str()).collect();
+                    session.query(INSERT_KEYS, params![keys, requests, ids, callers]).await
                 }
                 .boxed(),
             );

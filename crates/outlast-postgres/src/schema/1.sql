@@ -62,6 +62,7 @@ CREATE UNIQUE INDEX journal_by_key ON $S.journal (number, key) WHERE opens;
 -- Idempotency keys; one whose task is gone stays until `until` as a tombstone.
 CREATE TABLE $S.keys (
     key     bytea PRIMARY KEY,
+    caller  text NOT NULL,      -- the owner and the key as they are: a JSON array
     request bytea NOT NULL,
     id      bytea NOT NULL,
     until   bigint

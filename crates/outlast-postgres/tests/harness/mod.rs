@@ -87,8 +87,15 @@ pub(crate) fn fresh_schema() -> String {
 
 pub(crate) struct PostgresHarness {
     skew: Skew,
-    /// Each open store by its address, its schema, and another handle of it.
-    open: Mutex<HashMap<usize, (Weak<dyn Store>, String, PostgresStore)>>,
+    /// The open stores, by their addresses.
+    open: Mutex<HashMap<usize, Open>>,
+}
+
+struct Open {
+    store: Weak<dyn Store>,
+    /// Another handle of it.
+    handle: PostgresStore,
+    schema: String,
 }
 
 impl PostgresHarness {
@@ -102,8 +109,8 @@ impl PostgresHarness {
         let store: Arc<dyn Store> = Arc::new(handle.clone());
         let mut open = self.open.lock().unwrap();
         // Those that the suite has let go of end as well.
-        open.retain(|_, (store, ..)| store.strong_count() > 0);
-        open.insert(address(&store), (Arc::downgrade(&store), schema, handle));
+        open.retain(|_, open| open.store.strong_count() > 0);
+        open.insert(address(&store), Open { store: Arc::downgrade(&store), handle, schema });
         store
     }
 }
@@ -131,7 +138,7 @@ impl Harness for PostgresHarness {
     }
 
     async fn reopen(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
-        let (_, schema, handle) = self.open.lock().unwrap().remove(&address(&store)).unwrap();
+        let Open { schema, handle, .. } = self.open.lock().unwrap().remove(&address(&store)).unwrap();
         handle.close().await;
         self.open_in(schema).await
     }
