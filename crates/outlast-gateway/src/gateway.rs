@@ -1,7 +1,7 @@
 //! The gateway: its upstreams, what it does beyond passing on, and the server around it.
 
 use std::{
-    sync::{Arc, Mutex, OnceLock, Weak},
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
     time::Duration,
 };
 
@@ -12,8 +12,10 @@ use rmcp::model::{JsonObject, ServerConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    asking::OpenForms,
     describe, hold, names,
     remembered::Remembered,
+    repeats,
     sessions::Sessions,
     upstream::{Upstream, When},
 };
@@ -56,6 +58,8 @@ pub(crate) struct Inner {
     pub(crate) server: OnceLock<WeakTaskServer<Gateway>>,
     /// The work that such callers were told goes on, by what they asked for.
     pub(crate) held: Mutex<Remembered>,
+    /// The questions of work that somebody looks at now.
+    pub(crate) forms: OpenForms,
     /// The callers who wait for calls that are held open, and want to hear of progress.
     pub(crate) listeners: hold::Listeners,
     /// The callers who have a session, and hear of changes there.
@@ -83,10 +87,6 @@ impl Gateway {
         }
         let away = introduce(&upstreams).await;
         let repeats = repeats(&upstreams, options.start);
-        let held = hold::left_by_earlier(&*store).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "what earlier calls began is found by its id alone");
-            Remembered::default()
-        });
         let mut builder_tools = Vec::new();
         for upstream in &upstreams {
             for (tool, policy) in upstream.policies() {
@@ -103,12 +103,17 @@ impl Gateway {
             upstreams,
             repeats,
             server: OnceLock::new(),
-            held: Mutex::new(held),
+            held: Mutex::default(),
+            forms: OpenForms::default(),
             listeners: hold::Listeners::default(),
             sessions: Sessions::default(),
             options: options.clone(),
         };
         let gateway = Self { inner: Arc::new(inner) };
+        match repeats::left_by_earlier(&gateway, &*store, config.clock.now()).await {
+            Ok(left) => *gateway.inner.held.lock().unwrap_or_else(PoisonError::into_inner) = left,
+            Err(error) => tracing::warn!(%error, "what earlier calls began is found by its id alone"),
+        }
         let mut builder = TaskServer::builder(gateway.clone())
             .shared_store(store)
             .config(config)

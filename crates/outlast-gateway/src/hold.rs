@@ -2,42 +2,43 @@
 //! that takes too long, the answer says that the work goes on, and by which tools it is asked for.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    collections::{BTreeSet, HashMap},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use futures::future::BoxFuture;
-use outlast::{Owner, Status, Store, StoreError, TaskServer, WeakTaskServer, default_owner};
-use outlast_core::Filter;
+use outlast::{TaskServer, WeakTaskServer};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, ClientCapabilities,
-        ContentBlock, DetailedTask, GetTaskParams, InputRequest, InputRequests, InputRequiredResult,
-        InputResponses, JsonObject, ProgressNotificationParam, ProtocolVersion, RequestMetaObject,
-        TASKS_EXTENSION_ID, TaskPayload, Tool, UpdateTaskParams,
+        ContentBlock, DetailedTask, GetTaskParams, InputRequests, InputRequiredResult, InputResponses,
+        JsonObject, ProgressNotificationParam, ProtocolVersion, RequestMetaObject, TASKS_EXTENSION_ID,
+        TaskPayload, UpdateTaskParams,
     },
-    service::{RequestContext, ServiceError},
+    service::RequestContext,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use crate::{
+    asking::{self, Unanswered as NoAnswer},
     bridge::{Listener, Logs},
     clock,
     gateway::Gateway,
+    own_tools::OwnNames,
     remembered::{Digest, Remembered},
+    repeats::digest_of,
 };
-
-const STATUS: &str = "task_status";
-const RESULT: &str = "task_result";
-const ANSWER: &str = "task_answer";
-const CANCEL: &str = "task_cancel";
 
 /// What stands in a `requestState` between the id of the work and the digest of what it asks.
 const STATE: char = '.';
+
+/// What is said with a result that the caller may have been told before, and may take for that of a call made now.
+const EARLIER: &str = "This is the result of an earlier call that was the same. The gateway was started again since, and cannot \
+    know whether it was told then. To have the work done again, make the call again.";
 
 /// How long a look at a task waits for its next change before it looks anyway, in case a hint was lost.
 const LOOK: Duration = Duration::from_secs(2);
@@ -51,47 +52,6 @@ pub(crate) fn declares(context: &RequestContext<RoleServer>) -> bool {
         .client_capabilities()
         .and_then(|capabilities| capabilities.extensions)
         .is_some_and(|extensions| extensions.contains_key(TASKS_EXTENSION_ID))
-}
-
-/// The tools by which work is asked for that goes on after its call was answered.
-pub(crate) async fn tools(gateway: &Gateway) -> Vec<Tool> {
-    let names = OwnNames::of(gateway).await;
-    let id = json!({ "type": "string", "description": "The id that the answer to the call named" });
-    let schema = |more: Value| {
-        let mut properties = json!({ "task": id });
-        for (name, field) in more.as_object().into_iter().flatten() {
-            properties[name] = field.clone();
-        }
-        let required: Vec<&String> = properties.as_object().into_iter().flat_map(JsonObject::keys).collect();
-        let schema = json!({ "type": "object", "properties": properties, "required": required });
-        Arc::new(schema.as_object().cloned().unwrap_or_default())
-    };
-    let answers = json!({ "answers": {
-        "type": "object",
-        "description": "By the key of each question, its result, such as {\"action\": \"accept\", \"content\": {...}}"
-    }});
-    vec![
-        Tool::new(
-            names.outside(STATUS),
-            "How far the work is that an earlier call began, and what it asks",
-            schema(json!({})),
-        ),
-        Tool::new(
-            names.outside(RESULT),
-            "The result of the work that an earlier call began; waits for it for a while",
-            schema(json!({})),
-        ),
-        Tool::new(
-            names.outside(ANSWER),
-            "Answers questions of the work that an earlier call began",
-            schema(answers),
-        ),
-        Tool::new(
-            names.outside(CANCEL),
-            "Asks for the end of the work that an earlier call began",
-            schema(json!({})),
-        ),
-    ]
 }
 
 /// A call by somebody who does not declare the extension. Boxed, since it comes back through the server to the gateway.
@@ -177,82 +137,6 @@ pub(crate) fn comes_back(context: &RequestContext<RoleServer>) -> bool {
     context.extensions.get::<ComesBack>().is_some()
 }
 
-/// What makes two calls the same: who makes them, and what is asked.
-fn digest(owner: &Owner, name: &str, arguments: Option<&JsonObject>) -> Digest {
-    let mut digest = Sha256::new();
-    for part in [owner.as_str(), name] {
-        // With its length, so that no two calls have the same bytes.
-        digest.update((part.len() as u64).to_be_bytes());
-        digest.update(part);
-    }
-    digest.update(json!(arguments).to_string());
-    digest.finalize().into()
-}
-
-fn digest_of(context: &RequestContext<RoleServer>, request: &CallToolRequestParams) -> Digest {
-    digest(&default_owner(&context.extensions), &request.name, request.arguments.as_ref())
-}
-
-/// The calls whose work an earlier process left, so that the same call finds it again.
-pub(crate) async fn left_by_earlier(store: &dyn Store) -> Result<Remembered, StoreError> {
-    const PAGE: u32 = 500;
-    let mut remembered = Remembered::default();
-    for status in [Status::Working, Status::InputRequired] {
-        let mut after = None;
-        loop {
-            let filter = Filter { status: Some(status), ..Filter::default() };
-            let page = store.list(filter, after, PAGE).await?;
-            for task in page.tasks {
-                let Some(call) = store.call(task.id).await? else { continue };
-                let Ok(request) = call.params.decode::<CallToolRequestParams>() else { continue };
-                if request.meta.is_some_and(|meta| meta.0.0.contains_key(HELD)) {
-                    let digest = digest(&task.owner, &request.name, request.arguments.as_ref());
-                    remembered.insert(digest, task.id.to_string());
-                }
-            }
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
-        }
-    }
-    Ok(remembered)
-}
-
-/// The names of the tools that the gateway adds.
-struct OwnNames {
-    prefix: String,
-}
-
-impl OwnNames {
-    /// An upstream's own tools keep their names; where it has one that is called like the gateway's, those are called otherwise.
-    async fn of(gateway: &Gateway) -> Self {
-        let mut prefix = String::new();
-        // Of several upstreams the tools carry names, which no tool of the gateway begins with.
-        if let [upstream] = &*gateway.inner.upstreams
-            && upstream.name().is_none()
-        {
-            let mut names = [STATUS, RESULT, ANSWER, CANCEL].iter();
-            while let Some(name) = names.next() {
-                if upstream.find(&format!("{prefix}{name}")).await.is_some() {
-                    prefix.push_str("gateway_");
-                    names = [STATUS, RESULT, ANSWER, CANCEL].iter();
-                }
-            }
-        }
-        Self { prefix }
-    }
-
-    fn outside(&self, name: &str) -> String {
-        format!("{}{name}", self.prefix)
-    }
-
-    fn inside<'n>(&self, name: &'n str) -> Option<&'n str> {
-        let name = name.strip_prefix(&*self.prefix)?;
-        [STATUS, RESULT, ANSWER, CANCEL].contains(&name).then_some(name)
-    }
-}
-
 /// The callers who wait, by a mark that goes along with the call. Only in memory: who waits is gone when the gateway is.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners(Mutex<HashMap<String, Listener>>);
@@ -298,13 +182,13 @@ impl Drop for Listening<'_> {
     }
 }
 
-struct Held<'g> {
+pub(crate) struct Held<'g> {
     gateway: &'g Gateway,
-    server: TaskServer<Gateway>,
-    context: RequestContext<RoleServer>,
+    pub(crate) server: TaskServer<Gateway>,
+    pub(crate) context: RequestContext<RoleServer>,
     /// Until when the call is held.
     until: Instant,
-    names: OwnNames,
+    pub(crate) names: OwnNames,
     is_modern: bool,
 }
 
@@ -330,10 +214,13 @@ impl Held<'_> {
         digest: Digest,
         tells: bool,
     ) -> Result<CallToolResponse, ErrorData> {
+        let mut unanswered = Unanswered { held: self, id, digest, is_answered: false };
         tokio::select! {
-            answer = self.wait(id, Some(digest), tells) => answer,
+            answer = self.wait(id, Some(digest), tells) => {
+                unanswered.is_answered = true;
+                answer
+            }
             () = self.context.ct.cancelled() => {
-                self.remembered().insert(digest, id.to_owned());
                 let message = "the call was cancelled; its work goes on, and the same call waits for it again";
                 Err(ErrorData::internal_error(message, None))
             }
@@ -349,7 +236,7 @@ impl Held<'_> {
     }
 
     /// The state of the work, as often as that may be asked for.
-    async fn look(&self, id: &str) -> Result<DetailedTask, ErrorData> {
+    pub(crate) async fn look(&self, id: &str) -> Result<DetailedTask, ErrorData> {
         loop {
             match self.server.get_task(GetTaskParams::new(id), self.context.clone()).await {
                 Ok(result) => return Ok(result.task),
@@ -381,7 +268,7 @@ impl Held<'_> {
     }
 
     /// Holds the call until the task ends, asks, or takes too long. `tells` says that nobody else tells the caller of progress.
-    async fn wait(
+    pub(crate) async fn wait(
         &self,
         id: &str,
         digest: Option<Digest>,
@@ -394,10 +281,15 @@ impl Held<'_> {
         let mut presented = BTreeSet::new();
         loop {
             let task = self.look(id).await?;
+            let mut asks = false;
             match task.payload {
                 TaskPayload::Completed { result } => {
+                    let mut result = read(result)?;
+                    if digest.is_some() && self.remembered().had_ended(id) {
+                        result.content.push(ContentBlock::text(EARLIER));
+                    }
                     self.forget(id);
-                    return read(result).map(Into::into);
+                    return Ok(result.into());
                 }
                 TaskPayload::Failed { error } => {
                     self.forget(id);
@@ -414,16 +306,19 @@ impl Held<'_> {
                     return Ok(CallToolResponse::InputRequired(asks));
                 }
                 TaskPayload::InputRequired { input_requests } => {
-                    let fresh: InputRequests =
-                        input_requests.into_iter().filter(|(key, _)| presented.insert(key.clone())).collect();
-                    let answers = within(until, self.ask(fresh)).await;
-                    match answers {
-                        Some(Ok(answers)) => self.update(id, answers).await?,
-                        Some(Err(error)) => {
-                            self.end(id).await;
-                            return Err(error);
+                    asks = true;
+                    let form = asking::put(self.gateway, &self.context, id, input_requests, &mut presented);
+                    if let Some(form) = form {
+                        match within(until, form).await {
+                            Some(Ok(Ok(()))) => {}
+                            Some(Ok(Err(NoAnswer::Refused(error)))) => {
+                                self.end(id).await;
+                                return Err(error);
+                            }
+                            Some(Ok(Err(NoAnswer::Left)) | Err(_)) | None => {
+                                return Ok(self.goes_on(id, digest, true));
+                            }
                         }
-                        None => return Ok(self.goes_on(id, digest)),
                     }
                 }
                 _ => {}
@@ -436,65 +331,18 @@ impl Held<'_> {
                 told = message;
             }
             if clock::now() >= until {
-                return Ok(self.goes_on(id, digest));
+                return Ok(self.goes_on(id, digest, asks));
             }
             tokio::time::sleep(PAUSE).await;
             let _ = within(until.min(clock::now() + LOOK), hints.next()).await;
         }
     }
 
-    fn goes_on(&self, id: &str, digest: Option<Digest>) -> CallToolResponse {
+    fn goes_on(&self, id: &str, digest: Option<Digest>, asks: bool) -> CallToolResponse {
         if let Some(digest) = digest {
             self.remembered().insert(digest, id.to_owned());
         }
-        let [status, result, answer, cancel] =
-            [STATUS, RESULT, ANSWER, CANCEL].map(|name| self.names.outside(name));
-        let text = format!(
-            "The work goes on and is not done yet. Its id is {id}. Ask for it with {result} (waits for the result), {status} \
-             (how far it is), {answer} (answers what it asks) or {cancel}, each with {{\"task\": \"{id}\"}}; or make the same \
-             call again, which waits for the same work."
-        );
-        let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
-        result.structured_content = None;
-        result.into()
-    }
-
-    /// Puts questions to a caller who can be asked while a call is held: one with a session.
-    async fn ask(&self, requests: InputRequests) -> Result<InputResponses, ErrorData> {
-        let mut answers = BTreeMap::new();
-        for (key, request) in requests {
-            let is_elicitation = matches!(request, InputRequest::Elicitation(_));
-            let answer = match request {
-                InputRequest::Elicitation(request) => {
-                    self.context.peer.create_elicitation(request.params).await.map(|answer| json!(answer))
-                }
-                #[allow(deprecated, reason = "still a kind of question (S19)")]
-                InputRequest::CreateMessage(request) => {
-                    self.context.peer.create_message(request.params).await.map(|answer| json!(answer))
-                }
-                #[allow(deprecated, reason = "still a kind of question (S19)")]
-                InputRequest::ListRoots(_) => {
-                    self.context.peer.list_roots().await.map(|answer| json!(answer))
-                }
-                _ => continue,
-            };
-            match answer {
-                Ok(answer) => drop(answers.insert(key, answer)),
-                // Whoever asks finds that the person closed the question, and may do without an answer.
-                Err(ServiceError::McpError(error)) if is_elicitation => {
-                    tracing::debug!(%error, "a caller refused a question");
-                    answers.insert(key, json!({ "action": "cancel" }));
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "a caller gave no answer to a question");
-                    return Err(ErrorData::internal_error(
-                        "the caller gave no answer to a question of the work",
-                        None,
-                    ));
-                }
-            }
-        }
-        Ok(answers)
+        CallToolResult::success(vec![ContentBlock::text(self.names.goes_on(id, asks))]).into()
     }
 
     /// Gives the work the answers of a round. A round whose answer was lost comes again, when the work has gone on.
@@ -508,7 +356,7 @@ impl Held<'_> {
         }
     }
 
-    async fn update(&self, id: &str, answers: InputResponses) -> Result<(), ErrorData> {
+    pub(crate) async fn update(&self, id: &str, answers: InputResponses) -> Result<(), ErrorData> {
         if answers.is_empty() {
             return Ok(());
         }
@@ -522,43 +370,21 @@ impl Held<'_> {
         // A caller who left needs no progress.
         let _ = self.context.peer.notify_progress(progress).await;
     }
+}
 
-    /// The answer of one of the gateway's own tools; none where the call is of another.
-    async fn own_tool(&self, request: &CallToolRequestParams) -> Option<Result<CallToolResponse, ErrorData>> {
-        let name = self.names.inside(&request.name)?;
-        let argument = |name: &str| request.arguments.as_ref().and_then(|arguments| arguments.get(name));
-        let Some(id) = argument("task").and_then(Value::as_str) else {
-            return Some(Err(ErrorData::invalid_params(
-                "`task` is the id that the answer to the call named",
-                None,
-            )));
-        };
-        let answers = argument("answers").and_then(Value::as_object);
-        Some(match name {
-            RESULT => self.wait(id, None, true).await,
-            STATUS => self.status(id).await,
-            CANCEL => {
-                let cancel = CancelTaskParams::new(id);
-                let asked = self.server.cancel_task(cancel, self.context.clone()).await;
-                asked.map(|()| say("The work was asked to end."))
-            }
-            _ => match answers {
-                Some(answers) => {
-                    let answers = answers.iter().map(|(key, answer)| (key.clone(), answer.clone())).collect();
-                    self.update(id, answers).await.map(|()| say("The answers were given to the work."))
-                }
-                None => Err(ErrorData::invalid_params("`answers` is an object of answers by key", None)),
-            },
-        })
-    }
+/// A call that is held and not answered yet. Dropped so, the same call finds its work.
+struct Unanswered<'h> {
+    held: &'h Held<'h>,
+    id: &'h str,
+    digest: Digest,
+    is_answered: bool,
+}
 
-    async fn status(&self, id: &str) -> Result<CallToolResponse, ErrorData> {
-        let task = self.look(id).await?;
-        let mut status = json!({ "status": task.task.status, "message": task.task.status_message });
-        if let TaskPayload::InputRequired { input_requests } = task.payload {
-            status["questions"] = json!(input_requests);
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.held.remembered().insert(self.digest, self.id.to_owned());
         }
-        Ok(say(&status.to_string()))
     }
 }
 
@@ -573,10 +399,6 @@ fn sealed(id: &str, asks: &InputRequests) -> String {
     }
     let digest: String = digest.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     format!("{id}{STATE}{digest}")
-}
-
-fn say(text: &str) -> CallToolResponse {
-    CallToolResult::success(vec![ContentBlock::text(text)]).into()
 }
 
 fn read(result: JsonObject) -> Result<CallToolResult, ErrorData> {

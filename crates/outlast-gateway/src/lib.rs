@@ -12,6 +12,7 @@
 
 #![deny(missing_docs)]
 
+mod asking;
 mod backoff;
 mod bridge;
 mod call;
@@ -21,8 +22,10 @@ mod describe;
 mod gateway;
 mod hold;
 mod names;
+mod own_tools;
 mod proxy;
 mod remembered;
+mod repeats;
 mod results;
 mod sessions;
 mod upstream;

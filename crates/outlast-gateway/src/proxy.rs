@@ -30,7 +30,7 @@ use crate::{
     bridge::Bridge,
     call, changes,
     gateway::{Gateway, Person},
-    hold, names,
+    hold, names, own_tools,
     results::Typed,
     upstream::{ANSWER_PATIENCE, LIST_PATIENCE, unreachable_upstream},
     watched,
@@ -171,7 +171,7 @@ impl ServerHandler for Gateway {
             // A call that is held for too long is answered with words, which hosts refuse of a tool that promises more.
             tools.iter_mut().for_each(|tool| tool.output_schema = None);
             if next.is_none() {
-                tools.extend(hold::tools(self).await);
+                tools.extend(own_tools::tools(self).await);
             }
         }
         let mut result = ListToolsResult::with_all_items(tools);

@@ -1,6 +1,6 @@
 //! The work that callers were told goes on, by what they asked for. Pure.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 /// What makes two calls the same.
 pub(crate) type Digest = [u8; 32];
@@ -13,6 +13,8 @@ const MOST: usize = 10_000;
 pub(crate) struct Remembered {
     ids: HashMap<Digest, String>,
     order: VecDeque<Digest>,
+    /// Work that had ended before this process began.
+    ended: HashSet<String>,
 }
 
 impl Remembered {
@@ -30,9 +32,21 @@ impl Remembered {
         }
     }
 
+    /// Remembers work that had ended before this process began, and of which it is not known whether it was told.
+    pub(crate) fn insert_ended(&mut self, call: Digest, id: String) {
+        self.ended.insert(id.clone());
+        self.insert(call, id);
+    }
+
+    /// Whether the work had ended before this process began.
+    pub(crate) fn had_ended(&self, id: &str) -> bool {
+        self.ended.contains(id)
+    }
+
     /// The result of the work is told, so the same call begins anew.
     pub(crate) fn forget(&mut self, id: &str) {
         self.ids.retain(|_, held| held != id);
+        self.ended.remove(id);
         let ids = &self.ids;
         self.order.retain(|call| ids.contains_key(call));
     }
@@ -65,7 +79,11 @@ mod tests {
         remembered.insert(call(1), "a".into());
         remembered.insert(call(1), "b".into());
         remembered.insert(call(2), "c".into());
+        remembered.insert_ended(call(3), "d".into());
+        assert!(remembered.had_ended("d") && !remembered.had_ended("c"));
         remembered.forget("b");
+        remembered.forget("d");
+        assert!(!remembered.had_ended("d"));
         assert_eq!((remembered.get(&call(1)), remembered.get(&call(2))), (None, Some("c")));
         assert_eq!(remembered.order, [call(2)]);
     }

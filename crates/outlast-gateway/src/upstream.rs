@@ -360,11 +360,18 @@ impl Upstream {
 
     /// Whether a call may be made twice, as the operator or the tool says, or because the upstream would know it again.
     pub(crate) async fn may_repeat(&self, tool: &str) -> bool {
+        if self.policies.get(tool).is_none_or(|policy| policy.recovery.is_none())
+            && self.client.recognises_repeats(tool).await
+        {
+            return true;
+        }
+        self.is_harmless(tool).await
+    }
+
+    /// Whether doing the work of a tool twice is as doing it once, as the operator or the tool says.
+    pub(crate) async fn is_harmless(&self, tool: &str) -> bool {
         if let Some(recovery) = self.policies.get(tool).and_then(|policy| policy.recovery) {
             return recovery == Recovery::Rerun;
-        }
-        if self.client.recognises_repeats(tool).await {
-            return true;
         }
         let annotations = self.find(tool).await.and_then(|tool| tool.annotations).unwrap_or_default();
         annotations.read_only_hint == Some(true) || annotations.idempotent_hint == Some(true)

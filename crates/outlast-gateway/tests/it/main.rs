@@ -4,6 +4,7 @@
 
 mod away;
 mod calls;
+mod held;
 mod hostile;
 mod passing;
 mod peers;
