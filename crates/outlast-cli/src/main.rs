@@ -5,6 +5,7 @@ mod call;
 mod demo;
 mod gateway;
 mod signals;
+mod store;
 mod tasks;
 mod text;
 

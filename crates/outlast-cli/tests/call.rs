@@ -399,7 +399,10 @@ fn a_store_and_a_server_are_told_apart() {
     let both = script(&path, &["tasks", "cancel", "count.abc", "--db", "outlast.db"]);
     assert_eq!(status(&both, "is not the id of a task in outlast.db"), 1);
     assert_eq!(
-        status(&script(&path, &["tasks", "get", "count.abc", "--db", "outlast.db"]), "--db names a file"),
+        status(
+            &script(&path, &["tasks", "get", "count.abc", "--db", "outlast.db"]),
+            "name where tasks are kept"
+        ),
         1
     );
     drop(way);

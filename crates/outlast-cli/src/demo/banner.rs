@@ -5,15 +5,16 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::tools::DemoTools;
-use crate::text::shell_word;
+use crate::{store::Place, text::shell_word};
 
 /// Where the server is, and what to do with it. Its first line is for scripts too.
-pub(super) fn banner(url: &str, db: &Path) -> String {
-    let file = db.display();
-    // The file that `tasks` reads where none is named needs no naming.
-    let db = match db.to_string_lossy() {
-        default if default == "outlast.db" => String::new(),
-        other => format!(" --db {}", shell_word(&other)),
+pub(super) fn banner(url: &str, store: &Place) -> String {
+    let db = match store {
+        // What `tasks` reads where none is named needs no naming.
+        Place::File(file) if file == Path::new(super::DB) => String::new(),
+        Place::File(file) => format!(" --db {}", shell_word(&file.to_string_lossy())),
+        // Without its password, which is not for a screen.
+        Place::Database(_) => format!(" --store {}", shell_word(&store.to_string())),
     };
     let curl = curl(url, "hash_folder", &json!({"path": "."}));
     let tools = DemoTools::names().join(", ");
@@ -29,7 +30,7 @@ pub(super) fn banner(url: &str, db: &Path) -> String {
         outlast tasks show{db} ID\n\
         outlast tasks answer{db} ID KEY --accept FIELD=VALUE\n\
         outlast tasks cancel{db} ID\n\n\
-        Ctrl-C stops the server. Its tasks stay in {file}, and go on when it is started again.\n"
+        Ctrl-C stops the server. Its tasks stay in {store}, and go on when it is started again.\n"
     )
 }
 

@@ -10,17 +10,19 @@ mod tools;
 use std::{
     io::{self, Write},
     net::Ipv6Addr,
-    path::PathBuf,
     time::Duration,
 };
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use outlast::{Config, TaskServer, TaskTool, http};
-use outlast_sqlite::{OpenError, Options, Role, SqliteStore};
+use outlast_sqlite::Role;
 use tokio::net::TcpListener;
 
 use self::{own::OwnFiles, tools::DemoTools};
-use crate::signals;
+use crate::{
+    signals,
+    store::{Named, Opened, Place},
+};
 
 /// Serve tools that do real work, to try durable tasks with
 ///
@@ -29,16 +31,15 @@ use crate::signals;
 /// each kind, count, fail and panic; each says in its description what it does. They work on the files of this machine,
 /// so by default only this machine may call them.
 ///
-/// Tasks are kept in a file. Stop the server in any way, start it again, and they are there: finished ones with their
+/// Tasks are kept in a file, outlast.db unless another is named, or in a database. Stop the server in any way, start it again, and they are there: finished ones with their
 /// results, questions still open, and work that may safely run again running again.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8808", conflicts_with = "stdio")]
     listen: String,
-    /// The file that tasks are kept in; created when there is none
-    #[arg(long, value_name = "FILE", default_value = "outlast.db")]
-    db: PathBuf,
+    #[command(flatten)]
+    store: Named,
     /// Serve on standard input and output instead, for a host that starts its servers itself
     #[arg(long)]
     stdio: bool,
@@ -48,15 +49,20 @@ pub(crate) struct Args {
     allow_host: Vec<String>,
 }
 
+/// The file that tasks are kept in unless another store is named.
+const DB: &str = "outlast.db";
+
 /// Wires: opens, binds, serves.
 pub(crate) async fn main(args: Args) -> anyhow::Result<()> {
     // Before anyone is told that there is a server, so that whoever stops it is heard.
     let stop = signals::asked_to_stop()?;
+    let place = args.store.place()?.unwrap_or_else(|| Place::File(DB.into()));
+    let own = OwnFiles::of(&place)?;
     if args.stdio {
         // A host may start one server for each of its windows, all on one file.
-        let store = SqliteStore::open_with(&args.db, Options::default().role(Role::Auto))?;
-        eprintln!("outlast: serving on standard input and output, with tasks in {}", args.db.display());
-        return serve_stdio(store, OwnFiles::new(&args.db)?, stop).await;
+        let store = Opened::open(&place, Role::Auto).await?;
+        eprintln!("outlast: serving on standard input and output, with tasks in {place}");
+        return serve_stdio(store, own, stop).await;
     }
     let listener = TcpListener::bind(&args.listen)
         .await
@@ -70,11 +76,11 @@ pub(crate) async fn main(args: Args) -> anyhow::Result<()> {
             to do that all the same, name the host that they call with --allow-host"
         ),
     };
-    let store = SqliteStore::open(&args.db).map_err(explained)?;
+    let store = Opened::open(&place, Role::Runtime).await?;
     let mut stdout = io::stdout();
-    stdout.write_all(banner::banner(&url, &args.db).as_bytes())?;
+    stdout.write_all(banner::banner(&url, &place).as_bytes())?;
     stdout.flush()?;
-    run(listener, store, OwnFiles::new(&args.db)?, &args.allow_host, stop).await
+    run(listener, store, own, &args.allow_host, stop).await
 }
 
 /// A host as it stands in an address: a name, or an IP address.
@@ -93,22 +99,11 @@ fn host(text: &str) -> Result<String, String> {
     }
 }
 
-/// A refusal, with what the one at the command line can do about it.
-fn explained(refusal: OpenError) -> anyhow::Error {
-    match refusal {
-        OpenError::Held { path, holder } => anyhow!(
-            "{} is served by {holder}; stop that one, or name another file with --db, or serve beside it with --stdio",
-            path.display()
-        ),
-        other => other.into(),
-    }
-}
-
 /// Serves the demo's tools at `/mcp` on `listener`, with tasks in `store`, until `shutdown` resolves. The tools leave the
 /// store's `own` files alone.
 async fn run(
     listener: TcpListener,
-    store: SqliteStore,
+    store: Opened,
     own: OwnFiles,
     allowed_hosts: &[String],
     shutdown: impl Future<Output = ()> + Send + 'static,
@@ -127,11 +122,7 @@ async fn run(
     Ok(served?)
 }
 
-async fn serve_stdio(
-    store: SqliteStore,
-    own: OwnFiles,
-    shutdown: impl Future<Output = ()>,
-) -> anyhow::Result<()> {
+async fn serve_stdio(store: Opened, own: OwnFiles, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
     let server = server(store.clone(), own).await?;
     let served = outlast::stdio::serve(server, shutdown).await;
     store.close().await;
@@ -140,12 +131,12 @@ async fn serve_stdio(
 
 /// What makes the tools' calls tasks. The tools that ask have to be tasks; the others are where the caller can follow
 /// one. Which of them may run again after a crash follows from their annotations.
-async fn server(store: SqliteStore, own: OwnFiles) -> anyhow::Result<TaskServer<DemoTools>> {
+async fn server(store: Opened, own: OwnFiles) -> anyhow::Result<TaskServer<DemoTools>> {
     let mut config = Config::default();
     // Short enough for the patience of those who stop it: a host, a container's runtime, a person.
     config.drain = Duration::from_secs(5);
     let server = TaskServer::builder(DemoTools::new(own))
-        .store(store)
+        .shared_store(store.shared())
         .config(config)
         .tool("hash_folder", TaskTool::optional())
         .tool("delete_files", TaskTool::required())
@@ -199,7 +190,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let (store, own) = (SqliteStore::open(&db).unwrap(), OwnFiles::new(&db).unwrap());
+        let place = Place::File(db.clone());
+        let (store, own) =
+            (Opened::open(&place, Role::Runtime).await.unwrap(), OwnFiles::of(&place).unwrap());
         let running =
             tokio::spawn(async move { run(listener, store, own, &[], async { drop(stopped.await) }).await });
 
@@ -215,14 +208,16 @@ mod tests {
         stop.send(()).unwrap();
         running.await.unwrap().unwrap();
         assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
-        SqliteStore::open(&db).expect("the runtime's lock is free");
+        outlast_sqlite::SqliteStore::open(&db).expect("the runtime's lock is free");
     }
 
     #[tokio::test]
     async fn every_tool_has_its_terms() {
         let folder = tempfile::tempdir().unwrap();
         let db = folder.path().join("tasks.db");
-        let (store, own) = (SqliteStore::open(&db).unwrap(), OwnFiles::new(&db).unwrap());
+        let place = Place::File(db.clone());
+        let (store, own) =
+            (Opened::open(&place, Role::Runtime).await.unwrap(), OwnFiles::of(&place).unwrap());
         let server = server(store, own).await.expect("each name given is a tool's");
         assert_eq!(DemoTools::names().len(), 7, "and there is no tool besides");
         server.shutdown().await;

@@ -11,6 +11,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::store::Place;
+
 /// The store's file and those that stand beside it.
 #[derive(Debug)]
 pub(super) struct OwnFiles(Vec<PathBuf>);
@@ -19,11 +21,12 @@ pub(super) struct OwnFiles(Vec<PathBuf>);
 pub(super) const OWN: &str = "this server keeps its tasks in it";
 
 impl OwnFiles {
-    /// The files of the store at `db`.
+    /// The files of a store; none of a database.
     ///
     /// # Errors
     /// When the path cannot be made whole.
-    pub(super) fn new(db: &Path) -> io::Result<Self> {
+    pub(super) fn of(store: &Place) -> io::Result<Self> {
+        let Place::File(db) = store else { return Ok(Self(Vec::new())) };
         let db = real(&std::path::absolute(db)?);
         let beside = |ending: &&str| {
             let mut path = OsString::from(&db);
@@ -76,7 +79,7 @@ mod tests {
             fs::write(file(name), "").unwrap();
         }
         fs::create_dir(file("deep")).unwrap();
-        let own = OwnFiles::new(&file("deep/../tasks.db")).unwrap();
+        let own = OwnFiles::of(&Place::File(file("deep/../tasks.db"))).unwrap();
         for name in ["tasks.db", "tasks.db-wal", "tasks.db-shm", "tasks.db.lock", "deep/../tasks.db"] {
             assert!(own.contain(&file(name)), "{name}");
         }
@@ -91,9 +94,9 @@ mod tests {
         fs::write(file("tasks.db"), "").unwrap();
         fs::hard_link(file("tasks.db"), file("hard")).unwrap();
         std::os::unix::fs::symlink(file("tasks.db"), file("soft")).unwrap();
-        let own = OwnFiles::new(&file("tasks.db")).unwrap();
+        let own = OwnFiles::of(&Place::File(file("tasks.db"))).unwrap();
         assert!(own.contain(&file("hard")) && own.contain(&file("soft")));
-        let by_link = OwnFiles::new(&file("soft")).unwrap();
+        let by_link = OwnFiles::of(&Place::File(file("soft"))).unwrap();
         assert!(by_link.contain(&file("tasks.db-wal")), "the log stands beside the real file");
     }
 }

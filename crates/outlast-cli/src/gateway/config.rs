@@ -5,18 +5,25 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 use outlast::Recovery;
 use outlast_client::Server;
 use outlast_gateway::{GatewayOptions, ToolPolicy, Upstream, When};
-
 use rmcp::model::ProtocolVersion;
 
-use super::settings::{Found, Problems, Section, Settings};
-use crate::call::{Place, duration, header};
+use super::{
+    access::Access,
+    settings::{Found, Problems, Section, Settings},
+};
+use crate::{
+    call::{Place, duration, header},
+    store,
+};
 
 /// What the gateway is told, once it is known to be right.
 #[derive(Debug)]
 pub(super) struct Config {
     pub(super) listen: String,
     pub(super) stdio: bool,
-    pub(super) db: Option<PathBuf>,
+    pub(super) access: Access,
+    pub(super) store: Option<store::Place>,
+    pub(super) limits: Limits,
     pub(super) options: GatewayOptions,
     pub(super) upstreams: Vec<UpstreamConfig>,
 }
@@ -54,6 +61,8 @@ const TIME: &str = "a time such as 50s, 5m or 2h";
 const WHEN: &str = "now, never, or a time such as 3s after which a call becomes a task";
 const RECOVERY: &str = "rerun, to make an interrupted call again, or fail, to end its task";
 const FILE: &str = "the name of a file";
+const STORE: &str = "a database, such as postgres://USER@HOST/DATABASE, or the name of a file";
+const COUNT: &str = "a number from 1 to 1000000";
 const URL: &str = "the URL of a server, such as https://tools.example.com/mcp";
 const COMMAND: &str = r#"a command as a list of texts, such as ["npx", "-y", "some-server"]"#;
 const VARIABLE: &str = "the name of an environment variable, such as API_TOKEN, and not the secret itself";
@@ -76,7 +85,9 @@ impl Config {
         let mut options = GatewayOptions::default();
         let listen = top.text("listen", ADDRESS, Found::Shown, address).unwrap_or_else(|| LISTEN.to_owned());
         let stdio = top.yes_or_no("stdio").unwrap_or_default();
-        let db = top.text("db", FILE, Found::Shown, |text| (!text.is_empty()).then(|| PathBuf::from(text)));
+        let access = Access::read(&mut top, stdio);
+        let store = place(&mut top);
+        let limits = Limits::read(&mut top);
         if let Some(hold) = top.text("hold", TIME, Found::Shown, time) {
             options.hold = hold;
         }
@@ -114,8 +125,41 @@ impl Config {
         if problems.is_empty() && upstreams.is_empty() {
             problems.push(NO_UPSTREAM.to_owned());
         }
-        if problems.is_empty() { Ok(Self { listen, stdio, db, options, upstreams }) } else { Err(problems) }
+        if problems.is_empty() {
+            Ok(Self { listen, stdio, access, store, limits, options, upstreams })
+        } else {
+            Err(problems)
+        }
     }
+}
+
+/// How much work there may be at once.
+#[derive(Debug)]
+pub(super) struct Limits {
+    pub(super) running: Option<u32>,
+    pub(super) running_per_owner: Option<u32>,
+    pub(super) open_per_owner: Option<u32>,
+}
+
+impl Limits {
+    fn read(top: &mut Section<'_>) -> Self {
+        let mut count = |key| top.number(key, COUNT, 1..=1_000_000);
+        Self {
+            running: count("running"),
+            running_per_owner: count("running_per_owner"),
+            open_per_owner: count("open_per_owner"),
+        }
+    }
+}
+
+/// Where tasks are kept, by either of its names.
+fn place(top: &mut Section<'_>) -> Option<store::Place> {
+    let file = top.text("db", FILE, Found::Shown, |text| (!text.is_empty()).then(|| PathBuf::from(text)));
+    let store = top.text("store", STORE, Found::Hidden, |text| text.parse().ok());
+    if file.is_some() && store.is_some() {
+        top.problem("store", "tasks are kept in one place; set db or store");
+    }
+    store.or(file.map(store::Place::File))
 }
 
 const UPSTREAM_NAME: &str = "the name of an upstream is 1 to 32 letters, digits, '-' and '_', without '_' at an end or twice in a \
@@ -370,7 +414,7 @@ mod tests {
     #[test]
     fn what_is_not_set_has_its_default() {
         let config = read(r#"command = ["server"]"#, &[]).unwrap();
-        assert_eq!((config.listen.as_str(), config.stdio, config.db), ("127.0.0.1:8808", false, None));
+        assert_eq!((config.listen.as_str(), config.stdio, config.store), ("127.0.0.1:8808", false, None));
         assert_eq!(config.options.hold, Duration::from_secs(50));
         assert_eq!(config.options.start, When::After(Duration::from_secs(3)));
         assert_eq!(config.upstreams[0].name, None);
@@ -403,7 +447,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!((config.listen.as_str(), config.stdio), ("[::1]:9000", true));
-        assert_eq!(config.db, Some("tasks.db".into()));
+        assert_eq!(config.store, Some(store::Place::File("tasks.db".into())));
         assert_eq!((config.options.hold, config.options.start), (Duration::from_secs(20), When::Now));
         let [files, web] = &*config.upstreams else { panic!("there are two") };
         let policy = &files.tools["read"];

@@ -1,5 +1,6 @@
 //! `outlast gateway`: durable tasks for servers that know nothing of them.
 
+mod access;
 mod check;
 mod config;
 mod settings;
@@ -9,19 +10,24 @@ use std::{
     io::{self, Write},
     net::SocketAddr,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
-use anyhow::{Context, anyhow, bail};
-use outlast::{BuildError, TaskServer, http};
+use anyhow::{Context, anyhow};
+use outlast::{BuildError, Store, TaskServer, http};
 use outlast_gateway::Gateway;
-use outlast_sqlite::{OpenError, Options, Role, SqliteStore};
+use outlast_sqlite::Role;
 use sha2::{Digest, Sha256};
-use tokio::net::TcpListener;
 use toml::Value;
 
 use self::{config::Config, settings::Settings};
-use crate::{call::exit::Exit, signals, text::shell_word};
+use crate::{
+    call::exit::Exit,
+    signals,
+    store::{self, Opened, Place},
+    text::shell_word,
+};
 
 /// Stand in front of any MCP server, and make its slow calls durable tasks
 ///
@@ -30,7 +36,7 @@ use crate::{call::exit::Exit, signals, text::shell_word};
 /// kept in a file, for callers who can follow one; the call of any other caller is held open, and past --hold the answer
 /// names tools by which the result is asked for.
 ///
-/// There is no access control yet, so only this machine may call.
+/// Unless --auth says who may call, only this machine may.
 #[derive(clap::Args)]
 #[command(
     override_usage = "outlast gateway [OPTIONS] -- COMMAND [ARG]...\n       outlast gateway [OPTIONS] --upstream URL\n       outlast \
@@ -63,6 +69,35 @@ pub(crate) struct Args {
     /// set of servers]
     #[arg(long, value_name = "FILE")]
     db: Option<String>,
+    /// The database that tasks are kept in, as postgres://USER@HOST/DATABASE, which any number of gateways may share. Also in
+    /// the variable OUTLAST_STORE, where a password is not seen by other users of this machine
+    #[arg(long, value_name = "URL", conflicts_with = "db")]
+    store: Option<String>,
+    /// Who may call: none (anybody, from this machine alone), bearer-file FILE, or jwt
+    #[arg(long, value_names = ["HOW", "FILE"], num_args = 1..=2)]
+    auth: Vec<String>,
+    /// With --auth jwt: the URL of the issuer of tokens
+    #[arg(long, value_name = "URL")]
+    issuer: Option<String>,
+    /// With --auth jwt: what the `aud` of a token has to name
+    #[arg(long, value_name = "TEXT")]
+    audience: Option<String>,
+    /// With --auth jwt: the file of the issuer's keys [default: found by the issuer's metadata]
+    #[arg(long, value_name = "FILE")]
+    keys_file: Option<String>,
+    /// With --auth jwt: the URL of the issuer's keys
+    #[arg(long, value_name = "URL")]
+    keys_url: Option<String>,
+    /// The URL by which callers reach the gateway, for the metadata that leads them to the issuer [default: the audience,
+    /// where it is a URL]
+    #[arg(long, value_name = "URL")]
+    resource: Option<String>,
+    /// Serve requests to this host name too
+    #[arg(long, value_name = "NAME", conflicts_with = "stdio")]
+    allow_host: Vec<String>,
+    /// With --auth none: let in anybody from anywhere, who can then call every tool
+    #[arg(long)]
+    open_to_anyone: bool,
     /// How long to hold the call of a caller who cannot follow a task [default: 50s]
     #[arg(long, value_name = "TIME")]
     hold: Option<String>,
@@ -76,7 +111,11 @@ pub(crate) struct Args {
 
 const AFTER_HELP: &str = "\
 Settings come from the file, then the environment, then the command line; later ones win. The keys of the file:
-  listen, stdio, db, hold, start         as the options above
+  listen, stdio, db, store, hold, start  as the options above
+  auth, tokens, issuer, audience, keys_url, keys_file, scopes, resource, hosts, open_to_anyone
+                                         who may call; tokens is the file of bearer-file
+  running, running_per_owner, open_per_owner
+                                         how much work there may be at once
   url, command, env, headers, header_env, token_env, protocol, tools
                                          the one server, whose tools keep their names
   [upstream.NAME]                        one of several, with the same keys; its tools are NAME__TOOL
@@ -86,6 +125,9 @@ Each key is a variable, too: OUTLAST_GATEWAY_HOLD, OUTLAST_GATEWAY_UPSTREAM__FIL
 
 /// How long running calls have to end when the gateway is stopped: short enough for the patience of those who stop it.
 const DRAIN: Duration = Duration::from_secs(5);
+/// How many calls may be under way at once, and how many of one owner.
+const RUNNING: u32 = 512;
+const RUNNING_PER_OWNER: u32 = 128;
 const CONFIG: &str = "gateway.toml";
 pub(crate) const DB: &str = "outlast-gateway.db";
 
@@ -98,27 +140,35 @@ pub(crate) async fn main(args: Args) -> anyhow::Result<Exit> {
         return check::check(&config).await;
     }
     let stop = signals::asked_to_stop()?;
-    let db = config.db.clone().unwrap_or_else(|| default_db(&config));
+    let place = match config.store.clone() {
+        Some(place) => place,
+        None => store::of_environment()?.unwrap_or_else(|| Place::File(default_db(&config))),
+    };
     if config.stdio {
         // A host may start one gateway for each of its windows, all on one file.
-        let store = open(&db, Options::default().role(Role::Auto))?;
-        let server = serve(&config, store.clone()).await?;
-        eprintln!("outlast: serving on standard input and output, with tasks in {}", db.display());
+        let store = Opened::open(&place, Role::Auto).await?;
+        let server = serve(&config, store.shared()).await?;
+        eprintln!("outlast: serving on standard input and output, with tasks in {place}");
         let served = outlast::stdio::serve(server.clone(), stop).await;
         end(&server, &store).await;
         served?;
         return Ok(Exit::Done);
     }
-    let listener = listen(&config.listen).await?;
-    let store = open(&db, Options::default())?;
-    let server = serve(&config, store.clone()).await?;
+    let auth = config.access.auth()?;
+    let listener = config.access.listen(&config.listen).await?;
+    let store = Opened::open(&place, Role::Runtime).await?;
+    let server = serve(&config, store.shared()).await?;
     let address = listener.local_addr()?;
     let mut stdout = io::stdout();
-    stdout.write_all(banner(&config, address, &db).as_bytes())?;
+    stdout.write_all(banner(&config, address, &place).as_bytes())?;
     stdout.flush()?;
     let mut options = http::Options::default();
     options.allowed_hosts.push(address.ip().to_string());
-    let router = http::router(&server, &options);
+    config.access.name(&mut options);
+    let mut router = http::router(&server, &options);
+    if let Some(auth) = auth {
+        router = auth.protect(router);
+    }
     let served = http::serve_router(listener, router, server.clone(), &options, stop).await;
     end(&server, &store).await;
     served?;
@@ -150,6 +200,12 @@ fn read(args: Args) -> anyhow::Result<Config> {
         ("protocol", "--protocol", args.protocol),
         ("listen", "--listen", args.listen),
         ("db", "--db", args.db),
+        ("store", "--store", args.store),
+        ("issuer", "--issuer", args.issuer),
+        ("audience", "--audience", args.audience),
+        ("keys_file", "--keys-file", args.keys_file),
+        ("keys_url", "--keys-url", args.keys_url),
+        ("resource", "--resource", args.resource),
         ("hold", "--hold", args.hold),
         ("start", "--start", args.start),
     ];
@@ -164,6 +220,23 @@ fn read(args: Args) -> anyhow::Result<Config> {
     }
     if args.stdio {
         settings.set_option("stdio", "--stdio", Value::Boolean(true));
+    }
+    let mut auth = args.auth.into_iter();
+    for (key, text) in ["auth", "tokens"].into_iter().zip(&mut auth) {
+        settings.set_option(key, "--auth", Value::String(text));
+    }
+    if !args.allow_host.is_empty() {
+        let hosts = args.allow_host.into_iter().map(Value::String).collect();
+        settings.set_option("hosts", "--allow-host", Value::Array(hosts));
+    }
+    if args.open_to_anyone {
+        settings.set_option("open_to_anyone", "--open-to-anyone", Value::Boolean(true));
+    }
+    for (of_other, key) in [("db", "store"), ("store", "db")] {
+        // The place on the command line is the only one.
+        if settings.is_option(of_other) {
+            settings.unset(key);
+        }
     }
     Config::read(settings, &|name| env::var(name).ok())
         .map_err(|problems| anyhow!("the gateway cannot start as it is set up\n{}", problems.join("\n")))
@@ -190,39 +263,17 @@ fn default_db(config: &Config) -> PathBuf {
     format!("outlast-gateway-{digest}.db").into()
 }
 
-fn open(db: &Path, options: Options) -> anyhow::Result<SqliteStore> {
-    SqliteStore::open_with(db, options).map_err(|refusal| match refusal {
-        OpenError::Held { path, holder } => anyhow!(
-            "{} is served by {holder}; stop that one, or name another file with --db, or serve beside it with --stdio",
-            path.display()
-        ),
-        other => other.into(),
-    })
-}
-
-/// A listener that this machine alone can reach.
-async fn listen(place: &str) -> anyhow::Result<TcpListener> {
-    let found = tokio::net::lookup_host(place).await;
-    let found =
-        found.with_context(|| format!("there is no address {place}; choose another place with --listen"))?;
-    let addresses: Vec<SocketAddr> = found.collect();
-    if let Some(open) = addresses.iter().find(|address| !address.ip().is_loopback()) {
-        bail!(
-            "{open} can be reached from other machines, and whoever reaches it could call every tool behind the gateway, which \
-            has no access control yet; listen on 127.0.0.1 (or [::1]), and let those who may call come through something that \
-            knows them, such as an SSH tunnel"
-        );
-    }
-    TcpListener::bind(&*addresses)
-        .await
-        .with_context(|| format!("cannot listen on {place}; choose another place with --listen"))
-}
-
-async fn serve(config: &Config, store: SqliteStore) -> anyhow::Result<TaskServer<Gateway>> {
+async fn serve(config: &Config, store: Arc<dyn Store>) -> anyhow::Result<TaskServer<Gateway>> {
     let upstreams = config.upstreams.iter().map(config::UpstreamConfig::upstream).collect();
     let mut runtime = outlast::Config::default();
     runtime.drain = DRAIN;
-    let served = Gateway::serve(upstreams, config.options.clone(), std::sync::Arc::new(store), runtime).await;
+    // A call that is under way waits for its upstream, and costs little here.
+    runtime.max_running = config.limits.running.unwrap_or(RUNNING) as usize;
+    runtime.max_running_per_owner = config.limits.running_per_owner.unwrap_or(RUNNING_PER_OWNER);
+    if let Some(open) = config.limits.open_per_owner {
+        runtime.max_open_per_owner = open;
+    }
+    let served = Gateway::serve(upstreams, config.options.clone(), store, runtime).await;
     served.map_err(|refusal| match refusal {
         BuildError::UnknownTool(tool) => anyhow!(
             "something is set for the tool '{tool}', which no server behind the gateway has; `outlast gateway --check` with the \
@@ -232,24 +283,29 @@ async fn serve(config: &Config, store: SqliteStore) -> anyhow::Result<TaskServer
     })
 }
 
-/// Ends the servers that were started here, and closes the file.
-async fn end(server: &TaskServer<Gateway>, store: &SqliteStore) {
+/// Ends the servers that were started here, and closes the store.
+async fn end(server: &TaskServer<Gateway>, store: &Opened) {
     server.handler().close().await;
     store.close().await;
 }
 
 /// Where the gateway is, and what to do with it. Its first line is for scripts too.
-fn banner(config: &Config, address: SocketAddr, db: &Path) -> String {
+fn banner(config: &Config, address: SocketAddr, place: &Place) -> String {
     let url = format!("http://{address}/mcp");
     let behind: Vec<String> = config.upstreams.iter().map(config::UpstreamConfig::shown).collect();
-    let db = db.display().to_string();
+    let (store, shown) = match place {
+        Place::File(file) => ("--db", file.to_string_lossy().into_owned()),
+        Place::Database(_) => ("--store", place.to_string()),
+    };
     format!(
         "listening on {url}\n\n\
         Behind it: {}.\n\
+        May call:  {}.\n\
         Call a tool:      outlast call {url} TOOL --arg NAME=VALUE\n\
-        See the tasks:    outlast tasks list --db {}\n\n\
-        Ctrl-C stops the gateway. Its tasks stay in {db}. Started again, it repeats interrupted calls of harmless tools alone.\n",
+        See the tasks:    outlast tasks list {store} {}\n\n\
+        Ctrl-C stops the gateway. Its tasks stay in {shown}. Started again, it repeats interrupted calls of harmless tools alone.\n",
         behind.join(", "),
-        shell_word(&db)
+        config.access.shown(),
+        shell_word(&shown)
     )
 }

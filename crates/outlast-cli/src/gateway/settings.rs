@@ -7,6 +7,7 @@ use std::{
     cell::RefCell,
     collections::BTreeMap,
     fmt::{self, Display},
+    ops::RangeInclusive,
     path::PathBuf,
     rc::Rc,
 };
@@ -96,6 +97,11 @@ impl Settings {
     /// Sets what an option of the command line sets.
     pub(super) fn set_option(&mut self, key: &str, option: &'static str, value: Value) {
         self.0.insert(key.to_owned(), Node::Leaf(value, Source::Option(option)));
+    }
+
+    /// Whether an option of the command line set it.
+    pub(super) fn is_option(&self, key: &str) -> bool {
+        matches!(self.0.get(key), Some(Node::Leaf(_, Source::Option(_))))
     }
 
     /// Takes back what was set.
@@ -210,6 +216,26 @@ impl<'p> Section<'p> {
             _ => self.refuse(key, &node, "true or false", Found::Shown),
         }
         None
+    }
+
+    /// A number.
+    pub(super) fn number(
+        &mut self,
+        key: &'static str,
+        expected: &str,
+        range: RangeInclusive<u32>,
+    ) -> Option<u32> {
+        let node = self.take(key)?;
+        let number = match &node {
+            Node::Leaf(Value::Integer(number), _) => u32::try_from(*number).ok(),
+            Node::Leaf(Value::String(text), Source::Variable(_) | Source::Option(_)) => text.parse().ok(),
+            _ => None,
+        };
+        let number = number.filter(|number| range.contains(number));
+        if number.is_none() {
+            self.refuse(key, &node, expected, Found::Shown);
+        }
+        number
     }
 
     /// A list of texts; in the environment it is written as in the file.
