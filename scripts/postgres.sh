@@ -69,7 +69,15 @@ run() {
   local dir=$1 port
   port=$(cat "$dir/port")
   # Waits until it answers.
-  as_user "$bin/pg_ctl" -D "$dir/data" -l "$dir/log" -w -t 60 -o "-p $port" start >/dev/null
+  as_user "$bin/pg_ctl" -D "$dir/data" -l "$dir/server.log" -w -t 60 -o "-p $port" start >/dev/null
+}
+
+# Says why a database could not be made, and leaves nothing of it.
+give_up() {
+  local why
+  why="$2: $(tail -n 5 "$1"/*.log)"
+  rm -rf "$1"
+  die "$why"
 }
 
 start() {
@@ -85,9 +93,9 @@ start() {
   dir=$(folder)
   head -c 18 /dev/urandom | base64 | tr '+/' 'ab' >"$dir/password"
   [ -z "$user" ] || chown "$user" "$dir/password"
+  # Nothing of it has to outlast the machine.
   as_user "$bin/initdb" -D "$dir/data" -U outlast --pwfile="$dir/password" -A scram-sha-256 -E UTF8 --locale=C \
-    ${durable:-"--no-sync"} ${durable:+"--no-instructions"} >"$dir/initdb.log" 2>&1 ||
-    die "initdb failed: $(cat "$dir/initdb.log")"
+    --no-sync >"$dir/initdb.log" 2>&1 || give_up "$dir" "initdb failed"
   {
     echo "listen_addresses = '127.0.0.1'"
     echo "unix_socket_directories = ''"
@@ -106,7 +114,7 @@ start() {
       return
     fi
   done
-  die "it does not start: $(tail -5 "$dir/log")"
+  give_up "$dir" "it does not start"
 }
 
 # Every process of the server: itself first, so that it does not clean up after the others.
@@ -136,8 +144,8 @@ case $command in
     if [ -n "${OUTLAST_TEST_POSTGRES:-}" ]; then echo "$OUTLAST_TEST_POSTGRES"; else start "$@"; fi ;;
   nextest)
     if [ -z "${OUTLAST_TEST_POSTGRES:-}" ]; then
-      url=$(start --for "$PPID" | head -1)
-      echo "OUTLAST_TEST_POSTGRES=$url" >>"${NEXTEST_ENV:?is set by cargo-nextest}"
+      url=$(start --for "$PPID")
+      echo "OUTLAST_TEST_POSTGRES=${url%%$'\n'*}" >>"${NEXTEST_ENV:?is set by cargo-nextest}"
     fi ;;
   kill) crash "${1:?folder}" ;;
   again) rm -f "${1:?folder}/data/postmaster.pid"; run "$1" ;;

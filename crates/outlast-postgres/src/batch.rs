@@ -161,6 +161,12 @@ impl Batch {
         Ok(applied)
     }
 
+    /// Whether a task is in the hands of this worker.
+    pub(crate) fn is_held_by(&self, id: TaskId, worker: &WorkerId) -> bool {
+        let slot = self.slots.get(&id).and_then(|slot| slot.as_ref().ok());
+        slot.and_then(|slot| slot.task.lease()).is_some_and(|lease| lease.worker == *worker)
+    }
+
     /// Applies, and tells no follower.
     pub(crate) fn apply_quietly(
         &mut self,

@@ -6,8 +6,9 @@ use std::{
     time::Duration,
 };
 
+use futures::future::join_all;
 use outlast_core::{
-    Applied, By, Call, ClaimRequest, Claimed, Event, Payload, Reading, TaskId, Timestamp, ToolVersion,
+    Applied, By, Call, ClaimRequest, Claimed, Event, Held, Payload, Reading, TaskId, Timestamp, ToolVersion,
     WorkerId,
 };
 use tokio_postgres::Row as SqlRow;
@@ -16,7 +17,7 @@ use crate::{
     batch::Batch,
     digest::{self, Lock, OwnerKey},
     error::{Broken, Failure},
-    job::Guarded,
+    job::Job,
     load::{self, lock_owners},
     quota::FAR,
     row::{self, get},
@@ -123,16 +124,17 @@ pub(crate) async fn look(
     let began = shared.skew.monotonic();
     shared.time().observe_lease(request.lease);
     let (_, clock) = futures::try_join!(session.run(&shared.begin), session.query(CLOCK, &[]))?;
-    let (reading, mark) = load::reading(shared, &clock)?;
+    let (reading, marks) = load::reading(shared, &clock)?;
     let mut batch = Batch::at(reading.now);
+    batch.lease = request.lease;
     let served = note_served(session, request, turns, reading.now).await?;
     if shared.is_too_slow(request.lease) {
-        save::commit(shared, session, &batch, mark).await?;
+        save::commit(shared, session, &batch, marks).await?;
         return Ok(Look::Claimed(Vec::new()));
     }
 
     if end_leases(shared, session, reading, &mut batch).await? {
-        save::commit(shared, session, &batch, mark).await?;
+        save::commit(shared, session, &batch, marks).await?;
         return Ok(Look::Again);
     }
 
@@ -148,7 +150,7 @@ pub(crate) async fn look(
         // Nobody else takes of these owners' work from here on, and what was taken until now is seen.
         lock_owners(session, Lock::Running, &near).await?;
         let clock = session.query(CLOCK, &[]).await?;
-        batch.now = load::time(shared, &clock)?.0;
+        batch.now = load::reading(shared, &clock)?.0.now;
         let far: BTreeSet<OwnerKey> =
             room.iter().filter(|(_, room)| **room > FAR).map(|(owner, _)| *owner).collect();
         candidates = places.candidates().await?;
@@ -158,10 +160,9 @@ pub(crate) async fn look(
     }
 
     let claimed = take(shared, session, request, &picked, &mut batch).await?;
-    if let Err(broken) = save::commit(shared, session, &batch, mark).await {
+    if let Err(broken) = save::commit(shared, session, &batch, marks).await {
         if matches!(broken, Broken::Unknown(_)) {
-            // It may have been kept, and the same call again would get other tasks: it is given back.
-            drop(Guarded::claimed(claimed, shared.queue.clone()));
+            give_back(shared, &request.worker, claimed).await;
         }
         return Err(broken);
     }
@@ -180,6 +181,19 @@ pub(crate) async fn look(
             Ok(Look::Claimed(claimed))
         }
     }
+}
+
+/// Gives back what may have been claimed: the same call again would get other tasks. Waits for it, so that nothing is
+/// claimed anew in between and given back then.
+async fn give_back(shared: &Shared, worker: &WorkerId, claimed: Vec<Claimed>) {
+    let answers = claimed.into_iter().map(|claimed| {
+        let held = Held { id: claimed.task.id, token: claimed.token };
+        let (job, answer) = Job::give_back(held, worker.clone());
+        shared.queue.push_first(job);
+        answer
+    });
+    // Where that fails as well, the leases run out.
+    drop(join_all(answers.collect::<Vec<_>>()).await);
 }
 
 /// Writes down what a worker serves, where that is news.

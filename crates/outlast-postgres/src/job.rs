@@ -43,6 +43,9 @@ struct Apply {
     id: TaskId,
     by: By,
     events: Vec<Event>,
+    /// Where it is only for a lease of this worker: one whose commit is unknown may have got a token that somebody else
+    /// has by now.
+    only_of: Option<WorkerId>,
     reply: Reply<Applied, Applied>,
 }
 
@@ -114,7 +117,15 @@ impl Job {
     pub(crate) fn apply(id: TaskId, by: By, events: Vec<Event>) -> (Self, Answer<Applied>) {
         let bytes = weight(&events);
         let (reply, answer) = Reply::new();
-        (Self { ask: Ask::Apply(Box::new(Apply { id, by, events, reply })), bytes }, answer)
+        (Self { ask: Ask::Apply(Box::new(Apply { id, by, events, only_of: None, reply })), bytes }, answer)
+    }
+
+    /// Gives back a lease that `worker` may have.
+    pub(crate) fn give_back(Held { id, token }: Held, worker: WorkerId) -> (Self, Answer<Applied>) {
+        let (by, events) = (By::Lease(token), vec![Event::Release { began: false }]);
+        let (reply, answer) = Reply::new();
+        let apply = Apply { id, by, events, only_of: Some(worker), reply };
+        (Self { ask: Ask::Apply(Box::new(apply)), bytes: 0 }, answer)
     }
 
     pub(crate) fn renew(worker: WorkerId, held: Vec<Held>, lease: Duration) -> (Self, Answer<Vec<Renewal>>) {
@@ -160,8 +171,11 @@ impl Job {
                 reply.decide(|| batch.create(new, lease.as_ref()));
             }
             Ask::Apply(apply) => {
-                let Apply { id, by, events, reply } = &mut **apply;
-                reply.decide(|| batch.apply(*id, by, events));
+                let Apply { id, by, events, only_of, reply } = &mut **apply;
+                reply.decide(|| match only_of {
+                    Some(worker) if !batch.is_held_by(*id, worker) => Ok(Applied::Fenced),
+                    _ => batch.apply(*id, by, events),
+                });
             }
             Ask::Renew(renew) => {
                 let Renew { worker, held, lease, reply } = &mut **renew;

@@ -4,9 +4,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     future::Future,
+    time::Duration,
 };
 
-use outlast_core::{Known, TaskId, Timestamp};
+use outlast_core::{Known, Reading, TaskId, Timestamp};
 use tokio_postgres::Row as SqlRow;
 
 use crate::{
@@ -16,7 +17,7 @@ use crate::{
     job::Needs,
     row::{self, get},
     session::{Session, params},
-    shared::{CLOCK, Shared},
+    shared::{CLOCK, Marks, Shared},
 };
 
 const LOCK_OWNERS: &str = "SELECT pg_advisory_xact_lock(l.number) FROM unnest($1::int8[]) l (number)";
@@ -56,10 +57,10 @@ const NUMBERS: &str =
 pub(crate) const STATEMENTS: &[&str] =
     &[LOCK_OWNERS, LOCK_TASKS, ASKED, KNOWN, CALLER_KEYS, OPEN, NUMBERS, CLOCK];
 
-/// A transaction that has begun: what it decides on, and the store's mark.
+/// A transaction that has begun: what it decides on, and what the replicas keep in common about time.
 pub(crate) struct Loaded {
     pub(crate) batch: Batch,
-    pub(crate) mark: Timestamp,
+    pub(crate) marks: Marks,
     /// The owners that were counted.
     pub(crate) counted: Vec<OwnerKey>,
 }
@@ -91,8 +92,8 @@ pub(crate) async fn load(shared: &Shared, session: &Session, needs: &Needs) -> R
         unless(births == 0, async { session.query(NUMBERS, params![numbers, births]).await }),
     )?;
 
-    let (now, mark) = time(shared, &clock)?;
-    let mut batch = Batch::at(now);
+    let (reading, marks) = reading(shared, &clock)?;
+    let mut batch = Batch::at(reading.now);
     slots(&mut batch, &locked, &asked)?;
     learn(&mut batch, &known)?;
     for row in &used {
@@ -110,7 +111,7 @@ pub(crate) async fn load(shared: &Shared, session: &Session, needs: &Needs) -> R
         batch.open.insert(row::bytes(get(row, 0)?)?, get(row, 1)?);
     }
     batch.numbers = numbers.iter().map(|row| get(row, 0)).collect::<Result<_, _>>()?;
-    Ok(Loaded { batch, mark, counted: near.into_keys().collect() })
+    Ok(Loaded { batch, marks, counted: near.into_keys().collect() })
 }
 
 /// The owners that have to be counted, and up to what.
@@ -134,19 +135,14 @@ async fn unless(
     if skip { Ok(Vec::new()) } else { query.await }
 }
 
-/// The time to decide with, and the store's mark, from what [`CLOCK`] answered.
-pub(crate) fn time(shared: &Shared, clock: &[SqlRow]) -> Result<(Timestamp, Timestamp), Failure> {
-    let (reading, mark) = reading(shared, clock)?;
-    Ok((reading.now, mark))
-}
-
-pub(crate) fn reading(
-    shared: &Shared,
-    clock: &[SqlRow],
-) -> Result<(outlast_core::Reading, Timestamp), Failure> {
+/// The time to decide with, and what the replicas keep in common about it, from what [`CLOCK`] answered.
+pub(crate) fn reading(shared: &Shared, clock: &[SqlRow]) -> Result<(Reading, Marks), Failure> {
     let row = clock.first().ok_or_else(|| Failure::Value("the clock did not answer".into()))?;
-    let mark: i64 = get(row, 1)?;
-    Ok((shared.read_clock(get(row, 0)?, mark), Timestamp::from_millis(mark)))
+    let marks = Marks {
+        clock: Timestamp::from_millis(get(row, 1)?),
+        lease: Duration::from_millis(row::unsigned(get::<Option<i64>>(row, 2)?.unwrap_or(0))?),
+    };
+    Ok((shared.read_clock(get(row, 0)?, marks), marks))
 }
 
 /// What the questions of locked tasks ask.

@@ -13,11 +13,12 @@ use tokio_postgres::Row as SqlRow;
 
 use crate::{
     batch::{Batch, NewKey, Slot},
+    clock::millis,
     digest,
     error::{Broken, Failure, PostgresError},
     row::{self, Shape, signed},
     session::{Session, params},
-    shared::Shared,
+    shared::{Marks, Shared},
 };
 
 /// Expired tombstones go first: an insert then fails exactly where somebody else has taken the key.
@@ -46,11 +47,24 @@ const INSERT_JOURNAL: &str = "INSERT INTO $S.journal (number, seq, at, kind, key
 const KEEP_MARK: &str = "UPDATE $S.outlast SET value = $1::int8 WHERE name =
     (SELECT name FROM $S.outlast WHERE name = 'clock' AND value < $1::int8 FOR UPDATE SKIP LOCKED)";
 
+/// Seldom: a deployment gives out leases of one length.
+const KEEP_LEASE: &str = "INSERT INTO $S.outlast AS o VALUES ('lease', $1::int8)
+    ON CONFLICT (name) DO UPDATE SET value = greatest(o.value, excluded.value)";
+
 const NOTIFY: &str = "SELECT pg_notify($1::text, $2::text)";
 
 /// What is prepared before a transaction begins.
-pub(crate) const STATEMENTS: &[&str] =
-    &[DROP_KEYS, INSERT_KEYS, INSERT_TASKS, UPDATE_TASKS, INSERT_CALLS, INSERT_JOURNAL, KEEP_MARK, NOTIFY];
+pub(crate) const STATEMENTS: &[&str] = &[
+    DROP_KEYS,
+    INSERT_KEYS,
+    INSERT_TASKS,
+    UPDATE_TASKS,
+    INSERT_CALLS,
+    INSERT_JOURNAL,
+    KEEP_MARK,
+    KEEP_LEASE,
+    NOTIFY,
+];
 
 /// The commit itself is waited for as long as it takes: where it waits for a standby, giving up would acknowledge what
 /// only this server has.
@@ -76,17 +90,21 @@ pub(crate) async fn commit(
     shared: &Shared,
     session: &Session,
     batch: &Batch,
-    mark: Timestamp,
+    marks: Marks,
 ) -> Result<(), Broken> {
     let columns = Columns::of(batch)?;
     let now = batch.now.as_millis();
     let notice = told(&shared.replica, batch.changed());
-    let lagging = columns.is_dirty() && now - mark.as_millis() >= MARK_LAG;
+    let lagging = columns.is_dirty() && now - marks.clock.as_millis() >= MARK_LAG;
+    let lease = millis(batch.lease);
 
     let channel = shared.channel.as_str();
     let mut writes: Vec<Query<'_>> = columns.writes(session, &now);
     if lagging {
         writes.push(async { session.query(KEEP_MARK, params![now]).await }.boxed());
+    }
+    if batch.lease > marks.lease {
+        writes.push(async { session.query(KEEP_LEASE, params![lease]).await }.boxed());
     }
     if !batch.changed().is_empty() {
         writes.push(async { session.query(NOTIFY, params![channel, notice]).await }.boxed());

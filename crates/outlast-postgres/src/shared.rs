@@ -63,20 +63,31 @@ pub(crate) fn begin(lock: Duration, idle: Duration, statement: Duration) -> Stri
     )
 }
 
-/// The time of the database, in milliseconds, and the store's mark.
+/// The time of the database, in milliseconds, and what the replicas keep in common about it.
 pub(crate) const CLOCK: &str = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::int8,
-    (SELECT value FROM $S.outlast WHERE name = 'clock')";
+    (SELECT value FROM $S.outlast WHERE name = 'clock'), (SELECT value FROM $S.outlast WHERE name = 'lease')";
+
+/// What the replicas keep in common about time.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Marks {
+    /// The store's time never runs back below this.
+    pub(crate) clock: Timestamp,
+    /// The longest lease that any replica gave out.
+    pub(crate) lease: Duration,
+}
 
 impl Shared {
     /// The time of the database as this replica goes by it, from what [`CLOCK`] answered just now.
-    pub(crate) fn read_clock(&self, database: i64, mark: i64) -> Reading {
+    pub(crate) fn read_clock(&self, database: i64, marks: Marks) -> Reading {
         let seen = Seen { wall: self.skew.wall(database), monotonic: self.skew.monotonic() };
         let mut time = self.time();
+        // The leases of the other replicas are as long to wait for as our own.
+        time.observe_lease(marks.lease);
         if self.outage.load(Ordering::Relaxed) {
             // Nobody could renew: the leases that ran out meanwhile are left alone for one more.
             time.pause(&seen);
         }
-        time.read_above(Timestamp::from_millis(mark), &seen)
+        time.read_above(marks.clock, &seen)
     }
 
     pub(crate) fn time(&self) -> MutexGuard<'_, StoreClock> {

@@ -257,7 +257,7 @@ impl Inspect for PostgresStore {
                 Ok((tasks, read::clock(&shared.readers).await?))
             })
             .await?;
-        let now = load::time(shared, &clock).map_err(Failure::without_effect)?.0;
+        let now = load::reading(shared, &clock).map_err(Failure::without_effect)?.0.now;
         let more = tasks.len() > max as usize;
         tasks.truncate(max as usize);
         let next = tasks.last().filter(|_| more).map(|(number, _)| number.to_string());
@@ -272,7 +272,7 @@ impl Inspect for PostgresStore {
         let shared = self.shared();
         self.read(async {
             let clock = read::clock(&shared.readers).await?;
-            read::served(&shared.readers, load::time(shared, &clock)?.0).await
+            read::served(&shared.readers, load::reading(shared, &clock)?.0.now).await
         })
         .await
     }

@@ -65,10 +65,10 @@ pub(crate) fn statements() -> Vec<&'static str> {
 /// Sweeps once, in a transaction of its own.
 pub(crate) async fn sweep(shared: &Shared, session: &Session, max: u32) -> Result<Swept, Broken> {
     let (_, clock) = futures::try_join!(session.run(&shared.begin), session.query(CLOCK, &[]))?;
-    let (reading, mark) = load::reading(shared, &clock)?;
+    let (reading, marks) = load::reading(shared, &clock)?;
     let mut batch = Batch::at(reading.now);
     if !reading.settled {
-        save::commit(shared, session, &batch, mark).await?;
+        save::commit(shared, session, &batch, marks).await?;
         return Ok(Swept { done: 0, next_due: Some(Duration::from_secs(1)) });
     }
     let (now, rows) = (reading.now.as_millis(), i64::from(ROWS));
@@ -96,7 +96,7 @@ pub(crate) async fn sweep(shared: &Shared, session: &Session, max: u32) -> Resul
         batch.tell(id);
     }
     purge(session, &batch, &purged).await?;
-    save::commit(shared, session, &batch, mark).await?;
+    save::commit(shared, session, &batch, marks).await?;
 
     let damaged = shared.damaged.numbers();
     let next = session.query(NEXT_DUE, params![damaged]).await?;

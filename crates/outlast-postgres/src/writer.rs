@@ -102,7 +102,7 @@ async fn attempt(shared: &Shared, session: &Session, jobs: &mut [Job]) -> Result
     jobs.iter().for_each(|job| job.needs(&mut needs));
     let mut loaded = load(shared, session, &needs).await?;
     jobs.iter_mut().for_each(|job| job.run(&mut loaded.batch));
-    save::commit(shared, session, &loaded.batch, loaded.mark).await?;
+    save::commit(shared, session, &loaded.batch, loaded.marks).await?;
     shared.note_commit(began);
     for owner in loaded.counted {
         if let Some(open) = loaded.batch.open.get(&owner) {

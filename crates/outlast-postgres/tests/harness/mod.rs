@@ -1,7 +1,9 @@
 //! PostgreSQL stores for the suite, each in a schema of its own in one throwaway database, on time that is moved by hand.
 
 // The lint spares test functions alone; and no test file uses all of it.
-#![allow(clippy::unwrap_used, dead_code)]
+#![allow(clippy::unwrap_used, dead_code, unused_imports)]
+
+mod turns;
 
 use std::{
     collections::HashMap,
@@ -18,6 +20,8 @@ use async_trait::async_trait;
 use outlast_core::Store;
 use outlast_postgres::{Options, PostgresStore, Skew};
 use outlast_testkit::Harness;
+
+pub(crate) use turns::{Turns, TwoReplicas};
 
 /// The database of this run: the one that is given, or one that goes with this process.
 pub(crate) fn url() -> &'static str {
@@ -104,8 +108,7 @@ impl PostgresHarness {
     }
 
     async fn open_in(&self, schema: String) -> Arc<dyn Store> {
-        let options = Options::default().schema(&schema).skew(self.skew.clone());
-        let handle = PostgresStore::connect(url(), options).await.unwrap();
+        let handle = open(&schema, &self.skew).await;
         let store: Arc<dyn Store> = Arc::new(handle.clone());
         let mut open = self.open.lock().unwrap();
         // Those that the suite has let go of end as well.
@@ -113,6 +116,28 @@ impl PostgresHarness {
         open.insert(address(&store), Open { store: Arc::downgrade(&store), handle, schema });
         store
     }
+}
+
+/// A replica of the store in this schema.
+pub(crate) async fn open(schema: &str, skew: &Skew) -> PostgresStore {
+    let options = Options::default().schema(schema).skew(skew.clone());
+    PostgresStore::connect(url(), options).await.unwrap()
+}
+
+/// A connection of the test's own, for looking and for doing harm.
+pub(crate) async fn raw(url: &str) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// A schema's name in a statement.
+pub(crate) fn quoted(schema: &str) -> String {
+    format!("\"{schema}\"")
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap()
 }
 
 fn address(store: &Arc<dyn Store>) -> usize {
@@ -130,11 +155,11 @@ impl Harness for PostgresHarness {
     }
 
     async fn set_back(&self, by: Duration) {
-        self.skew.set_wall(-i64::try_from(by.as_millis()).unwrap());
+        self.skew.set_wall(-millis(by));
     }
 
     async fn set_forward(&self, by: Duration) {
-        self.skew.set_wall(i64::try_from(by.as_millis()).unwrap());
+        self.skew.set_wall(millis(by));
     }
 
     async fn reopen(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
