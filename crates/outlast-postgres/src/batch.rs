@@ -9,7 +9,8 @@ use std::{
 
 use outlast_core::{
     Applied, By, Call, Created, Entry, Event, Held, IdempotencyKey, Known, LeaseRequest, NewTask, Owner,
-    Renewal, StepKey, StoreError, Task, TaskId, Timestamp, Token, Verdict, WorkerId,
+    Record, Renewal, SpentKey, StepKey, StoreError, Task, TaskId, TaskRecord, Timestamp, Token, Verdict,
+    WorkerId,
 };
 
 use crate::{
@@ -36,6 +37,8 @@ pub(crate) struct Batch {
     pub(crate) numbers: VecDeque<i64>,
     /// The longest lease that was asked for.
     pub(crate) lease: Duration,
+    /// Keys without a task that came from another store, and when they are forgotten.
+    pub(crate) spent: Vec<(NewKey, TaskId, Timestamp)>,
     /// The tasks that a follower is to look at, in order, each once.
     changed: Vec<TaskId>,
     told: HashSet<TaskId>,
@@ -159,6 +162,55 @@ impl Batch {
             self.tell(id);
         }
         Ok(applied)
+    }
+
+    /// Takes in what another store kept; how much of it is new.
+    pub(crate) fn import(&mut self, records: &[Record]) -> Result<u64, StoreError> {
+        let mut new = 0;
+        for record in records {
+            new += u64::from(match record {
+                Record::Task(record) => self.import_task(record)?,
+                Record::SpentKey(SpentKey { owner, key, task, until }) => {
+                    let key = self.import_key(owner, key, *task, Some(*until));
+                    key.map(|key| self.spent.push((key, *task, *until))).is_some()
+                }
+            });
+        }
+        Ok(new)
+    }
+
+    fn import_task(&mut self, record: &TaskRecord) -> Result<bool, StoreError> {
+        let TaskRecord { task, call, key, journal } = record;
+        if self.slots.contains_key(&task.id) {
+            return Ok(false);
+        }
+        let Some(number) = self.numbers.pop_front() else {
+            return Err(StoreError::unavailable("a task got no number"));
+        };
+        // A key that is in use here stays with its own task.
+        let key = key.as_ref().and_then(|key| self.import_key(&task.owner, key, task.id, None));
+        let birth = Some(Birth { call: call.clone(), key });
+        self.learn(task.id, journal);
+        let slot = Slot { number, task: task.clone(), birth, dirty: true, entries: journal.clone() };
+        self.slots.insert(task.id, Ok(slot));
+        self.tell(task.id);
+        Ok(true)
+    }
+
+    /// A key that is to be kept, unless it is in use.
+    fn import_key(
+        &mut self,
+        owner: &Owner,
+        key: &IdempotencyKey,
+        id: TaskId,
+        until: Option<Timestamp>,
+    ) -> Option<NewKey> {
+        let digest = digest::caller_key(owner, &key.key);
+        if self.keys.get(&digest).is_some_and(|used| used.until.is_none_or(|until| until > self.now)) {
+            return None;
+        }
+        self.keys.insert(digest, UsedKey { request: key.request, id, until });
+        Some(NewKey { digest, owner: owner.clone(), key: key.clone() })
     }
 
     /// Whether a task is in the hands of this worker.

@@ -23,8 +23,8 @@ pub struct Skew(Arc<Mutex<Offsets>>);
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Offsets {
-    /// Where time stands still, once it was first looked at; `None` where it goes on.
-    still: Option<Option<i64>>,
+    /// Where time stands still; `None` where it goes on.
+    still: Option<i64>,
     /// To the database's clock, in milliseconds.
     wall: i64,
     /// To the time that went by.
@@ -32,10 +32,10 @@ struct Offsets {
 }
 
 impl Skew {
-    /// Time that stands still but for what is added to it, from when a store first looks at the database's clock.
+    /// Time that stands still at `at`, but for what is added to it.
     #[must_use]
-    pub fn still() -> Self {
-        Self(Arc::new(Mutex::new(Offsets { still: Some(None), ..Offsets::default() })))
+    pub fn still(at: Timestamp) -> Self {
+        Self(Arc::new(Mutex::new(Offsets { still: Some(at.as_millis()), ..Offsets::default() })))
     }
 
     /// As if so much time had gone by.
@@ -53,9 +53,8 @@ impl Skew {
 
     /// The database's clock, with what was added to it.
     pub(crate) fn wall(&self, database: i64) -> Timestamp {
-        let at = &mut *self.lock();
-        let base = at.still.as_mut().map_or(database, |still| *still.get_or_insert(database));
-        Timestamp::from_millis(base.saturating_add(at.wall))
+        let Offsets { still, wall, .. } = *self.lock();
+        Timestamp::from_millis(still.unwrap_or(database).saturating_add(wall))
     }
 
     /// The time that went by here.

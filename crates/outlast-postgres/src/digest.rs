@@ -66,6 +66,12 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
+/// What [`hex`] wrote; what nobody wrote so is empty.
+pub(crate) fn unhex(text: &str) -> Vec<u8> {
+    let byte = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
+    text.as_bytes().chunks(2).map(byte).collect::<Option<_>>().unwrap_or_default()
+}
+
 fn half(parts: &[&[u8]]) -> [u8; 16] {
     let mut half = [0; 16];
     half.copy_from_slice(&whole(parts)[..16]);

@@ -8,8 +8,8 @@ use std::{
 
 use futures::channel::oneshot;
 use outlast_core::{
-    Applied, By, Claimed, Created, Entry, Event, Held, LeaseRequest, NewTask, Outcome, Payload, Renewal,
-    StepKey, StoreError, TaskId, WorkerId,
+    Applied, By, Claimed, Created, Entry, Event, Held, LeaseRequest, NewTask, Outcome, Payload, Record,
+    Renewal, StepKey, StoreError, TaskId, WorkerId,
 };
 
 use crate::{
@@ -29,6 +29,7 @@ enum Ask {
     Create(Box<Create>),
     Apply(Box<Apply>),
     Renew(Box<Renew>),
+    Import(Box<Import>),
 }
 
 struct Create {
@@ -56,6 +57,11 @@ struct Renew {
     reply: Reply<Vec<Renewal>, Vec<Renewal>>,
 }
 
+struct Import {
+    records: Vec<Record>,
+    reply: Reply<u64, u64>,
+}
+
 /// What was decided, and where the answer goes.
 struct Reply<Decided, Told> {
     decided: Option<Result<Decided, StoreError>>,
@@ -68,6 +74,8 @@ pub(crate) struct Needs {
     pub(crate) ids: Vec<TaskId>,
     pub(crate) keys: Vec<(TaskId, StepKey)>,
     pub(crate) caller_keys: Vec<CallerKey>,
+    /// How many tasks may be new.
+    pub(crate) births: i64,
     /// The owners of new tasks, and how many unfinished ones each may have.
     pub(crate) quotas: Vec<(OwnerKey, u32)>,
 }
@@ -134,6 +142,13 @@ impl Job {
         (Self { ask: Ask::Renew(Box::new(Renew { worker, held, lease, reply })), bytes }, answer)
     }
 
+    pub(crate) fn import(records: Vec<Record>) -> (Self, Answer<u64>) {
+        let bytes: u64 = records.iter().map(Record::size).sum();
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let (reply, answer) = Reply::new();
+        (Self { ask: Ask::Import(Box::new(Import { records, reply })), bytes }, answer)
+    }
+
     /// What it adds to the size of a batch.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
@@ -141,7 +156,7 @@ impl Job {
 
     pub(crate) fn lane(&self) -> Lane {
         match self.ask {
-            Ask::Create(_) => Lane::New,
+            Ask::Create(_) | Ask::Import(_) => Lane::New,
             Ask::Apply(_) | Ask::Renew(_) => Lane::Held,
         }
     }
@@ -151,6 +166,7 @@ impl Job {
             Ask::Create(create) => {
                 let new = &create.new;
                 needs.ids.push(new.id);
+                needs.births += 1;
                 needs.quotas.push((digest::owner(&new.owner), new.max_open));
                 let key = new.idempotency.as_ref();
                 needs.caller_keys.extend(key.map(|key| digest::caller_key(&new.owner, &key.key)));
@@ -160,6 +176,19 @@ impl Job {
                 needs.keys.extend(apply.events.iter().filter_map(|event| Some((apply.id, event.key()?))));
             }
             Ask::Renew(renew) => needs.ids.extend(renew.held.iter().map(|held| held.id)),
+            Ask::Import(import) => {
+                for record in &import.records {
+                    let (owner, key) = match record {
+                        Record::Task(record) => {
+                            needs.ids.push(record.task.id);
+                            needs.births += 1;
+                            (&record.task.owner, record.key.as_ref())
+                        }
+                        Record::SpentKey(spent) => (&spent.owner, Some(&spent.key)),
+                    };
+                    needs.caller_keys.extend(key.map(|key| digest::caller_key(owner, &key.key)));
+                }
+            }
         }
     }
 
@@ -181,6 +210,10 @@ impl Job {
                 let Renew { worker, held, lease, reply } = &mut **renew;
                 reply.decide(|| Ok(batch.renew(worker, held, *lease)));
             }
+            Ask::Import(import) => {
+                let Import { records, reply } = &mut **import;
+                reply.decide(|| batch.import(records));
+            }
         }
     }
 
@@ -193,6 +226,7 @@ impl Job {
             }
             Ask::Apply(apply) => apply.reply.settle(outcome, |applied| applied),
             Ask::Renew(renew) => renew.reply.settle(outcome, |renewals| renewals),
+            Ask::Import(import) => import.reply.settle(outcome, |new| new),
         }
     }
 }

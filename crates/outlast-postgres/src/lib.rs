@@ -55,6 +55,7 @@ mod store;
 mod sweep;
 mod taker;
 mod tls;
+mod transfer;
 mod url;
 mod writer;
 

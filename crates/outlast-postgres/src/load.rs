@@ -78,7 +78,7 @@ pub(crate) async fn load(shared: &Shared, session: &Session, needs: &Needs) -> R
     let mut locks: Vec<i64> = owners.iter().map(|owner| session.address().lock(Lock::Open, owner)).collect();
     locks.sort_unstable();
     let numbers = session.address().named("$S.numbers");
-    let births = needs.quotas.len() as i64;
+    let births = needs.births;
 
     let (_, _, locked, clock, asked, known, used, open, numbers) = futures::try_join!(
         session.run(&shared.begin),

@@ -110,7 +110,8 @@ pub(crate) fn decode(
     match (&mut task.state, body) {
         (TaskState::Live(live), _) => {
             for (key, kind) in asked {
-                let request = asked_bodies.get(key.as_str()).copied().flatten().unwrap_or("null");
+                let request = asked_bodies.get(key.as_str()).copied().flatten();
+                let request = request.ok_or_else(|| Failure::Value("a question has no entry".into()))?;
                 live.questions.insert(key, question(kind, request)?);
             }
         }

@@ -24,7 +24,8 @@ use crate::{
 /// Expired tombstones go first: an insert then fails exactly where somebody else has taken the key.
 const DROP_KEYS: &str = "DELETE FROM $S.keys WHERE key = ANY ($1::bytea[]) AND until <= $2::int8";
 
-const INSERT_KEYS: &str = "INSERT INTO $S.keys (key, request, id, caller) SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::text[])";
+const INSERT_KEYS: &str = "INSERT INTO $S.keys (key, request, id, caller, until)
+    SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::text[], $5::int8[])";
 
 const INSERT_TASKS: &str = "INSERT INTO $S.tasks
     (number, id, owner, tool, status, leased, running, ready_at, due_at, revision, asked, value, body)
@@ -151,8 +152,26 @@ struct Columns {
     params: Vec<Payload>,
     contexts: Vec<Option<Payload>>,
     call_keys: Vec<Option<digest::CallerKey>>,
-    keys: Vec<(digest::CallerKey, [u8; 32], TaskId, String)>,
+    keys: Vec<Key>,
     journal: Journal,
+}
+
+/// A caller's key.
+struct Key {
+    digest: digest::CallerKey,
+    request: [u8; 32],
+    id: TaskId,
+    caller: String,
+    until: Option<i64>,
+}
+
+impl Key {
+    fn of(key: &NewKey, id: TaskId, until: Option<Timestamp>) -> Result<Self, Failure> {
+        let NewKey { digest, owner, key } = key;
+        let caller = serde_json::to_string(&(owner.as_str(), &*key.key))?;
+        let until = until.map(Timestamp::as_millis);
+        Ok(Self { digest: *digest, request: key.request, id, caller, until })
+    }
 }
 
 /// The columns that every write of a task has.
@@ -191,7 +210,10 @@ impl Columns {
         for slot in dirty {
             columns.add(slot)?;
         }
-        columns.keys.sort_unstable_by_key(|(key, ..)| *key);
+        for (key, id, until) in &batch.spent {
+            columns.keys.push(Key::of(key, *id, Some(*until))?);
+        }
+        columns.keys.sort_unstable_by_key(|key| key.digest);
         Ok(columns)
     }
 
@@ -208,9 +230,8 @@ impl Columns {
                 self.params.push(birth.call.params.clone());
                 self.contexts.push(birth.call.context.clone());
                 self.call_keys.push(birth.key.as_ref().map(|key| key.digest));
-                if let Some(NewKey { digest, owner, key }) = &birth.key {
-                    let caller = serde_json::to_string(&(owner.as_str(), &*key.key))?;
-                    self.keys.push((*digest, key.request, task.id, caller));
+                if let Some(key) = &birth.key {
+                    self.keys.push(Key::of(key, task.id, None)?);
                 }
             }
         }
@@ -233,24 +254,8 @@ impl Columns {
     fn writes<'a>(&'a self, session: &'a Session, now: &'a i64) -> Vec<Query<'a>> {
         let mut writes: Vec<Query<'a>> = Vec::new();
         if !self.keys.is_empty() {
-            writes.push(
-                async move {
-                    let keys: Vec<&[u8]> = self.keys.iter().map(|(key, ..)| &key[..]).collect();
-                    session.query(DROP_KEYS, params![keys, *now]).await
-                }
-                .boxed(),
-            );
-            writes.push(
-                async move {
-                    let keys: Vec<&[u8]> = self.keys.iter().map(|(key, ..)| &key[..]).collect();
-                    let requests: Vec<&[u8]> =
-                        self.keys.iter().map(|(_, request, ..)| &request[..]).collect();
-                    let ids: Vec<&[u8]> = self.keys.iter().map(|(_, _, id, _)| &id.as_bytes()[..]).collect();
-                    let callers: Vec<&str> = self.keys.iter().map(|(.., caller)| caller.as_str()).collect();
-                    session.query(INSERT_KEYS, params![keys, requests, ids, callers]).await
-                }
-                .boxed(),
-            );
+            writes.push(self.drop_keys(session, now).boxed());
+            writes.push(self.insert_keys(session).boxed());
         }
         if !self.tasks.numbers.is_empty() {
             writes.push(self.insert(session).boxed());
@@ -263,6 +268,20 @@ impl Columns {
             writes.push(self.journal.append(session).boxed());
         }
         writes
+    }
+
+    async fn drop_keys(&self, session: &Session, now: &i64) -> Result<Vec<SqlRow>, PostgresError> {
+        let keys: Vec<&[u8]> = self.keys.iter().map(|key| &key.digest[..]).collect();
+        session.query(DROP_KEYS, params![keys, *now]).await
+    }
+
+    async fn insert_keys(&self, session: &Session) -> Result<Vec<SqlRow>, PostgresError> {
+        let keys: Vec<&[u8]> = self.keys.iter().map(|key| &key.digest[..]).collect();
+        let requests: Vec<&[u8]> = self.keys.iter().map(|key| &key.request[..]).collect();
+        let ids: Vec<&[u8]> = self.keys.iter().map(|key| &key.id.as_bytes()[..]).collect();
+        let callers: Vec<&str> = self.keys.iter().map(|key| key.caller.as_str()).collect();
+        let until: Vec<Option<i64>> = self.keys.iter().map(|key| key.until).collect();
+        session.query(INSERT_KEYS, params![keys, requests, ids, callers, until]).await
     }
 
     async fn insert(&self, session: &Session) -> Result<Vec<SqlRow>, PostgresError> {

@@ -116,17 +116,20 @@ impl PostgresStore {
         self.handle.taker.lock().await.close();
     }
 
-    fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.handle.shared
     }
 
     /// Hands a job to the writer, and waits for the commit. It is carried out even when the caller goes.
-    async fn write<T>(&self, (job, answer): (Job, Answer<T>)) -> Result<T, StoreError> {
+    pub(crate) async fn write<T>(&self, (job, answer): (Job, Answer<T>)) -> Result<T, StoreError> {
         self.shared().queue.push(job)?;
         answer.await.unwrap_or_else(|_| Err(StoreError::unknown("the writer ended")))
     }
 
-    async fn read<T>(&self, read: impl Future<Output = Result<T, Failure>>) -> Result<T, StoreError> {
+    pub(crate) async fn read<T>(
+        &self,
+        read: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, StoreError> {
         if let Some(closed) = self.shared().queue.closed() {
             return Err(closed);
         }

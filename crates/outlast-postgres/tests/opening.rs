@@ -7,7 +7,7 @@ mod harness;
 
 use std::{error::Error, time::Duration};
 
-use harness::{Cluster, fresh_schema, open, quoted, raw, url};
+use harness::{Cluster, fresh_schema, open, quoted, raw, still, url};
 use outlast_core::{Inspect, Store};
 use outlast_postgres::{OpenError, Options, PostgresStore, Skew};
 use outlast_testkit::{run, story::*};
@@ -88,7 +88,7 @@ fn a_schema_that_an_operator_made_is_used() {
 fn a_schema_may_have_any_name() {
     run(async {
         for name in [r#"a"; DROP SCHEMA public; --"#, "o'clock $1 $S", "Größe 日本"] {
-            let store = open(name, &Skew::still()).await;
+            let store = open(name, &still()).await;
             let (task, token) = store.create_leased(new_keyed("k", 1), "one").await;
             store.worked(task.id, token, vec![ask("q", "Sure?")]).await;
             assert_eq!(store.counts().await.unwrap().total(), 1);

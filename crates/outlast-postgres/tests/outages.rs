@@ -7,9 +7,9 @@ mod harness;
 
 use std::time::Duration;
 
-use harness::{Cluster, fresh_schema, open, quoted, raw, url};
+use harness::{Cluster, fresh_schema, open, quoted, raw, still, url};
 use outlast_core::{Applied, By, Created, Event, Hint, Inspect, Status, Store, StoreError};
-use outlast_postgres::{Options, PostgresStore, Skew};
+use outlast_postgres::{Options, PostgresStore};
 use outlast_testkit::{run, story::*};
 use serde_json::json;
 
@@ -27,7 +27,7 @@ impl Harm {
 
     async fn with(options: Options) -> Self {
         let schema = fresh_schema();
-        let store = PostgresStore::connect(url(), options.schema(&schema).skew(Skew::still())).await.unwrap();
+        let store = PostgresStore::connect(url(), options.schema(&schema).skew(still())).await.unwrap();
         Self { store, client: raw(url()).await, schema: quoted(&schema) }
     }
 
@@ -247,7 +247,7 @@ fn a_server_that_takes_no_writes_any_more_refuses_and_is_left_for_one_that_does(
 fn a_database_that_crashes_and_comes_back_is_used_again_without_a_restart() {
     run(async {
         let cluster = Cluster::start();
-        let skew = Skew::still();
+        let skew = still();
         let store =
             PostgresStore::connect(&cluster.url, Options::default().skew(skew.clone())).await.unwrap();
         let (task, token) = store.create_leased(new_task(), "one").await;
@@ -287,7 +287,7 @@ fn a_database_that_crashes_and_comes_back_is_used_again_without_a_restart() {
 #[test]
 fn a_pooler_need_not_listen() {
     run(async {
-        let (schema, skew) = (fresh_schema(), Skew::still());
+        let (schema, skew) = (fresh_schema(), still());
         let options = Options::default().schema(&schema).skew(skew.clone()).direct_url(url());
         let (one, two) = (PostgresStore::connect(url(), options).await.unwrap(), open(&schema, &skew).await);
         let mut hints = one.watch();

@@ -8,7 +8,7 @@ mod harness;
 use std::{collections::BTreeSet, time::Duration};
 
 use futures::future::join_all;
-use harness::{fresh_schema, open, quoted, raw, url};
+use harness::{fresh_schema, open, quoted, raw, still, url};
 use outlast_core::{
     Applied, ClaimRequest, Created, Hint, Inspect, NewTask, Renewal, Status, Store, StoreError, ToolVersion,
 };
@@ -17,7 +17,7 @@ use outlast_testkit::{run, story::*};
 use serde_json::json;
 
 async fn two() -> (String, Skew, PostgresStore, PostgresStore) {
-    let (schema, skew) = (fresh_schema(), Skew::still());
+    let (schema, skew) = (fresh_schema(), still());
     let (one, two) = (open(&schema, &skew).await, open(&schema, &skew).await);
     (schema, skew, one, two)
 }
@@ -144,7 +144,7 @@ fn a_change_at_one_replica_is_heard_at_the_other() {
 #[test]
 fn a_listener_that_is_killed_misses_no_end() {
     run(async {
-        let (schema, skew) = (fresh_schema(), Skew::still());
+        let (schema, skew) = (fresh_schema(), still());
         let one = open(&schema, &skew).await;
         let name = schema.replace(' ', "_");
         let options = Options::default().schema(&schema).skew(skew);
@@ -173,7 +173,7 @@ fn a_listener_that_is_killed_misses_no_end() {
 #[test]
 fn a_replica_that_comes_later_does_not_run_back_in_time() {
     run(async {
-        let (schema, skew) = (fresh_schema(), Skew::still());
+        let (schema, skew) = (fresh_schema(), still());
         let one = open(&schema, &skew).await;
         let before = one.create_one(new_task()).await;
         skew.set_wall(-86_400_000);
@@ -204,7 +204,7 @@ fn what_workers_of_all_replicas_serve_is_known_until_they_are_gone() {
 #[test]
 fn stores_in_two_schemas_share_nothing() {
     run(async {
-        let skew = Skew::still();
+        let skew = still();
         let (one, two) = (open(&fresh_schema(), &skew).await, open(&fresh_schema(), &skew).await);
         let task = one.create_one(new_keyed("k", 1)).await;
         assert_eq!(two.get(task.id).await.unwrap(), None);
@@ -243,7 +243,7 @@ fn a_closed_store_has_written_what_waited_and_takes_nothing_more() {
 #[test]
 fn without_prepared_statements_everything_goes_as_well() {
     run(async {
-        let options = || Options::default().schema("unprepared").prepared(false).skew(Skew::still());
+        let options = || Options::default().schema("unprepared").prepared(false).skew(still());
         let store = PostgresStore::connect(url(), options()).await.unwrap();
         let (task, token) = store.create_leased(new_keyed("k", 1), "one").await;
         store.worked(task.id, token, vec![ask("q", "Sure?"), finish("a", &json!(1)), park(0)]).await;

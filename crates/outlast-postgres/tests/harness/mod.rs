@@ -17,7 +17,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use outlast_core::Store;
+use outlast_core::{Store, Timestamp};
 use outlast_postgres::{Options, PostgresStore, Skew};
 use outlast_testkit::Harness;
 
@@ -104,7 +104,7 @@ struct Open {
 
 impl PostgresHarness {
     pub(crate) fn new() -> Self {
-        Self { skew: Skew::still(), open: Mutex::default() }
+        Self { skew: still(), open: Mutex::default() }
     }
 
     async fn open_in(&self, schema: String) -> Arc<dyn Store> {
@@ -116,6 +116,11 @@ impl PostgresHarness {
         open.insert(address(&store), Open { store: Arc::downgrade(&store), handle, schema });
         store
     }
+}
+
+/// Time that is moved by hand, from the first instant of 2026.
+pub(crate) fn still() -> Skew {
+    Skew::still(Timestamp::from_millis(1_767_225_600_000))
 }
 
 /// A replica of the store in this schema.

@@ -112,7 +112,7 @@ pub(crate) struct TwoReplicas {
 
 impl TwoReplicas {
     pub(crate) fn new() -> Self {
-        Self { skew: Skew::still(), open: Mutex::default() }
+        Self { skew: super::still(), open: Mutex::default() }
     }
 
     async fn open_in(&self, schema: String) -> Arc<dyn Store> {
