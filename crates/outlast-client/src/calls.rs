@@ -2,7 +2,7 @@
 //! one who made it, and nobody else.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -22,6 +22,8 @@ use crate::{clock, tap::User};
 
 /// How long a server may still ask about a call that was given up.
 const AFTERMATH: Duration = Duration::from_secs(60);
+/// How long after the answer to a call something is still heard that was said before it.
+const ECHO: Duration = Duration::from_secs(1);
 /// By this a server of 2025-11-25 says of which task it asks.
 const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
 
@@ -29,6 +31,8 @@ const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
 #[derive(Default)]
 pub(crate) struct Calls {
     entries: Mutex<HashMap<RequestId, Entry>>,
+    /// The calls that were answered just now, the last one last.
+    echoes: Mutex<VecDeque<Echo>>,
     begun: AtomicU64,
 }
 
@@ -51,6 +55,14 @@ struct Entry {
     until: Option<Instant>,
     /// Dropped when the request is over; its receivers are the questions that are taken for its own.
     under_way: Option<watch::Sender<()>>,
+}
+
+/// A call that was answered. What the server said before the answer may be handled after it: each message has a task of its own.
+struct Echo {
+    id: RequestId,
+    token: ProgressToken,
+    handler: User,
+    until: Instant,
 }
 
 /// Whose a request of the server is.
@@ -134,20 +146,44 @@ impl Calls {
     pub(crate) fn told(&self, progress: &ProgressToken) -> Option<User> {
         let calls = self.calls();
         let entry = calls.values().find(|entry| entry.until.is_none() && entry.token == *progress);
-        entry.map(|entry| entry.behind.handler.clone())
+        match entry {
+            Some(entry) => Some(entry.behind.handler.clone()),
+            None => self.echo(|echo| echo.token == *progress),
+        }
     }
 
     /// Who is to hear what the server says without naming a call: the one who makes the only one.
     pub(crate) fn overheard(&self, extensions: &Extensions) -> Option<User> {
         let calls = self.calls();
         if let Some(id) = origin(extensions) {
-            return calls.get(id).map(|entry| entry.behind.handler.clone());
+            let entry = calls.get(id).map(|entry| entry.behind.handler.clone());
+            return entry.or_else(|| self.echo(|echo| echo.id == *id));
         }
         let mut entries = calls.values();
         match (entries.next(), entries.next()) {
+            (None, _) => self.only_echo(),
             (Some(entry), None) if entry.until.is_none() => Some(entry.behind.handler.clone()),
             _ => None,
         }
+    }
+
+    fn echo(&self, is_it: impl Fn(&Echo) -> bool) -> Option<User> {
+        self.echoes().iter().find(|echo| is_it(echo)).map(|echo| echo.handler.clone())
+    }
+
+    fn only_echo(&self) -> Option<User> {
+        let echoes = self.echoes();
+        (echoes.len() == 1).then(|| echoes[0].handler.clone())
+    }
+
+    /// Without those that are too long ago.
+    fn echoes(&self) -> MutexGuard<'_, VecDeque<Echo>> {
+        let mut echoes = self.echoes.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = clock::now();
+        while echoes.front().is_some_and(|echo| echo.until <= now) {
+            echoes.pop_front();
+        }
+        echoes
     }
 
     fn calls(&self) -> MutexGuard<'_, HashMap<RequestId, Entry>> {
@@ -186,7 +222,12 @@ impl Drop for During {
                 entry.until = Some(clock::now() + AFTERMATH);
                 entry.under_way = None;
             }
-            _ => drop(calls.remove(&self.id)),
+            _ => {
+                let Some(entry) = calls.remove(&self.id) else { return };
+                let (token, handler) = (entry.token, entry.behind.handler);
+                let echo = Echo { id: self.id.clone(), token, handler, until: clock::now() + ECHO };
+                self.calls.echoes().push_back(echo);
+            }
         }
     }
 }

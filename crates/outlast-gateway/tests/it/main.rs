@@ -6,6 +6,7 @@ mod away;
 mod calls;
 mod held;
 mod hostile;
+mod http;
 mod passing;
 mod peers;
 mod protocol;

@@ -316,6 +316,13 @@ impl ServerHandler for Rich {
 #[derive(Clone)]
 pub(crate) struct Hears(mpsc::UnboundedSender<String>);
 
+impl Hears {
+    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<String>) {
+        let (sender, heard) = mpsc::unbounded_channel();
+        (Self(sender), heard)
+    }
+}
+
 impl ClientHandler for Hears {
     async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
         let _ = self.0.send("tools".to_owned());
@@ -366,13 +373,12 @@ pub(crate) struct Caller {
 impl Caller {
     /// Speaks the newest of these versions with the gateway.
     pub(crate) async fn new(server: &TaskServer<Gateway>, versions: &[ProtocolVersion]) -> Self {
-        let (sender, heard) = mpsc::unbounded_channel();
+        let (hears, heard) = Hears::new();
         let lifecycle = match versions.contains(&ProtocolVersion::V_2026_07_28) {
             true => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
             false => ClientLifecycleMode::Initialize,
         };
-        let running =
-            serve_client_with_lifecycle(Hears(sender), serve(server.clone()), lifecycle).await.unwrap();
+        let running = serve_client_with_lifecycle(hears, serve(server.clone()), lifecycle).await.unwrap();
         Self { peer: running.peer().clone(), heard, _running: running }
     }
 

@@ -14,7 +14,10 @@ use rmcp::{
 };
 use serde_json::json;
 
-use crate::rich::{Caller, NEW, OLD, Rich, in_front_of};
+use crate::{
+    rich::{Caller, NEW, OLD, Rich, in_front_of},
+    scripted::{Reply, Scripted},
+};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -206,6 +209,33 @@ async fn what_an_upstream_logs_during_a_call_reaches_its_caller_and_no_other() {
             assert!(other.heard.try_recv().is_err());
         }
     }
+}
+
+#[tokio::test]
+async fn what_comes_just_after_the_answer_reaches_the_caller_too() {
+    // Messages are handled side by side, so that the last ones before an answer may be handled after it.
+    let scripted = Scripted::legacy(|asked| {
+        let text = |text: &str| json!({ "content": [{ "type": "text", "text": text }] });
+        let lines = [
+            json!({ "jsonrpc": "2.0", "id": asked.id, "result": text("done") }),
+            json!({
+                "jsonrpc": "2.0", "method": "notifications/progress",
+                "params": { "progressToken": asked.params["_meta"]["progressToken"], "progress": 1, "message": "last" },
+            }),
+            json!({
+                "jsonrpc": "2.0", "method": "notifications/message", "params": { "level": "info", "data": "last words" },
+            }),
+        ];
+        Reply::Raw(lines.map(|line| format!("{line}\n")).concat().into_bytes())
+    });
+    let server = in_front_of(vec![scripted.upstream()], options(When::Now)).await;
+    let mut caller = Caller::new(&server, OLD).await;
+
+    caller.peer.call_tool(CallToolRequestParams::new("plain")).await.unwrap();
+
+    let mut heard = [caller.next().await, caller.next().await];
+    heard.sort();
+    assert_eq!(heard, ["1 last", "last words"]);
 }
 
 #[tokio::test]
