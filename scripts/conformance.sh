@@ -6,6 +6,8 @@
 #
 #   scripts/conformance.sh                      all three
 #   scripts/conformance.sh --only server        only one of them: server, client or gateway
+#   scripts/conformance.sh --only replicas      two servers on one PostgreSQL behind a balancer that sends each request to the
+#                                               other one; without the sessions of 2025-11-25, which are of one server
 #   scripts/conformance.sh --server-url URL     test a server that runs already (on localhost)
 #   scripts/conformance.sh --prepare            only install what the test needs
 #
@@ -33,8 +35,8 @@ while [ $# -gt 0 ]; do
     --server-url) [ -n "${2-}" ] || die "--server-url needs a URL"; url=$2; only=server; shift 2 ;;
     --only)
       case ${2-} in
-        server | client | gateway) only=$2; shift 2 ;;
-        *) die "--only needs server, client or gateway" ;;
+        server | client | gateway | replicas) only=$2; shift 2 ;;
+        *) die "--only needs server, client, gateway or replicas" ;;
       esac ;;
     --prepare) prepare_only=1; shift ;;
     -h|--help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"; exit 0 ;;
@@ -89,6 +91,26 @@ start() {
   die "the $name did not start"
 }
 
+versions=(2026-07-28 2025-11-25)
+if [ "$only" = replicas ]; then
+  store=$("$here/postgres.sh" start --for $$ | head -1)
+  server=$(example outlast conformance_server)
+  balancer=$(example outlast round_robin)
+  replicas=()
+  # What their handler needs beside its tasks: a key for what it seals, and word of its lists.
+  mkdir "$scratch/shared"
+  head -c 64 /dev/urandom >"$scratch/shared/key"
+  for name in one two; do
+    start "$name" "$server" --listen 127.0.0.1:0 --store "$store" --shared "$scratch/shared"
+    replica=${started#http://}
+    replicas+=("${replica%/mcp}")
+  done
+  start balancer "$balancer" 127.0.0.1:0 "${replicas[@]}"
+  url=$started
+  only=server
+  versions=(2026-07-28)
+fi
+
 wants() { [ -z "$only" ] || [ "$only" = "$1" ]; }
 
 if wants client; then
@@ -112,7 +134,7 @@ names() { sed -n '/^Server scenarios/,/^$/s/^  - \([^ ]*\).*/\1/p'; }
 mkdir "$scratch/scenarios"
 if wants server; then
   "${conformance[@]}" list --server | names | grep '^tasks-' >"$scratch/scenarios/tasks"
-  for version in 2026-07-28 2025-11-25; do
+  for version in "${versions[@]}"; do
     "${conformance[@]}" list --server --requirements "$version" | names >"$scratch/scenarios/$version"
   done
 fi
@@ -158,7 +180,7 @@ while IFS=$'\t' read -r part scenario _; do
 done <"$expected"
 
 if ! "$node" "$here/conformance-summary.mjs" "$expected" "$scratch/scenarios" "$scratch/results"; then
-  for name in server gateway; do
+  for name in server gateway one two; do
     [ -s "$scratch/$name.err" ] || continue
     echo "the last words of the $name:" >&2
     tail -n 20 "$scratch/$name.err" >&2

@@ -113,6 +113,9 @@ if [ -z "$rust_only" ]; then
   step "conformance"
   scripts/conformance.sh
 
+  step "conformance of two replicas on one PostgreSQL, each request to the other one"
+  scripts/conformance.sh --only replicas
+
   step "a Python client"
   scripts/fastmcp.sh
 

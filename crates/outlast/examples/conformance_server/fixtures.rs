@@ -1,7 +1,7 @@
 //! The handler: what it offers, and which module answers.
 #![expect(deprecated, reason = "the protocol means to drop logging; the suite still tests it")]
 
-use std::sync::Arc;
+use std::{io, path::Path, sync::Arc};
 
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, GetPromptRequestParams, GetPromptResponse, Implementation,
@@ -31,13 +31,22 @@ impl Fixtures {
     ///
     /// When the system has no random bytes for the key.
     pub(crate) fn new() -> Result<Self, getrandom::Error> {
+        Ok(Self::with(States::new()?, Changes::default()))
+    }
+
+    /// Those of one of several replicas, which share what a folder holds.
+    ///
+    /// # Errors
+    ///
+    /// When the folder has no key.
+    pub(crate) fn shared(folder: &Path) -> io::Result<Self> {
+        Ok(Self::with(States::shared(folder)?, Changes::shared(folder)?))
+    }
+
+    fn with(states: States, changes: Changes) -> Self {
         // The suite calls the first tool of the list without arguments and without tasks: it must want neither.
         let tools = [answers::tools(), live::tools(), rounds::tools(), tasks::tools()];
-        Ok(Self {
-            tools: tools.into_iter().flatten().collect(),
-            states: States::new()?,
-            changes: Changes::default(),
-        })
+        Self { tools: tools.into_iter().flatten().collect(), states, changes }
     }
 }
 

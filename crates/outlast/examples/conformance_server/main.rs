@@ -7,7 +7,7 @@
 //! cargo run -p outlast --example conformance_server -- --listen 127.0.0.1:3000 --db tasks.db
 //! ```
 //!
-//! Without `--db` it is a server without tasks.
+//! With `--store postgres://...` and `--shared FOLDER` it is one of several on that database, which share the key in the folder. Without either it is a server without tasks.
 
 mod answers;
 mod changes;
@@ -26,7 +26,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use outlast::{TaskServer, TaskTool};
+use outlast::{Store, TaskServer, TaskTool};
+use outlast_postgres::PostgresStore;
 use outlast_sqlite::SqliteStore;
 use rmcp::transport::streamable_http_server::{
     StreamableHttpServerConfig, StreamableHttpService, session::local::LocalSessionManager,
@@ -37,14 +38,21 @@ use crate::fixtures::Fixtures;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let Options { listen, db } = Options::parse(std::env::args().skip(1))?;
+    let Options { listen, db, store, shared } = Options::parse(std::env::args().skip(1))?;
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let listener = TcpListener::bind(&listen).await?;
     announce(&listener)?;
-    let Some(db) = db else { return plain(listener).await };
+    let store: Arc<dyn Store> = match (db, store) {
+        (Some(file), _) => Arc::new(SqliteStore::open(file)?),
+        (None, Some(url)) => Arc::new(PostgresStore::connect(&url, Default::default()).await?),
+        (None, None) => return plain(listener).await,
+    };
 
-    let mut server =
-        TaskServer::builder(Fixtures::new()?).store(SqliteStore::open(db)?).default_tool(TaskTool::never());
+    let fixtures = match shared {
+        Some(folder) => Fixtures::shared(&folder)?,
+        None => Fixtures::new()?,
+    };
+    let mut server = TaskServer::builder(fixtures).shared_store(store).default_tool(TaskTool::never());
     for (tool, policy) in tasks::policies() {
         server = server.tool(tool, policy);
     }
@@ -68,22 +76,30 @@ async fn plain(listener: TcpListener) -> Result<(), Box<dyn Error>> {
 
 struct Options {
     listen: String,
-    /// Where the tasks are; without, there are none.
+    /// The file, or else the database, where the tasks are; without, there are none.
     db: Option<PathBuf>,
+    store: Option<String>,
+    /// What replicas share beside their tasks.
+    shared: Option<PathBuf>,
 }
 
 impl Options {
     fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
-        let (mut listen, mut db) = (None, None);
+        let (mut listen, mut db, mut store, mut shared) = (None, None, None, None);
         while let Some(flag) = arguments.next() {
             let value = arguments.next().ok_or_else(|| format!("{flag} needs a value"))?;
             match flag.as_str() {
                 "--listen" => listen = Some(value),
                 "--db" => db = Some(value.into()),
-                _ => return Err(format!("unknown argument {flag}: expected --listen ADDR [--db FILE]")),
+                "--store" => store = Some(value),
+                "--shared" => shared = Some(value.into()),
+                _ => {
+                    let expected = "--listen ADDR [--db FILE | --store URL --shared FOLDER]";
+                    return Err(format!("unknown argument {flag}: expected {expected}"));
+                }
             }
         }
-        Ok(Self { listen: listen.ok_or("--listen ADDR is missing")?, db })
+        Ok(Self { listen: listen.ok_or("--listen ADDR is missing")?, db, store, shared })
     }
 }
 

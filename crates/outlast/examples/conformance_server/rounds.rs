@@ -4,7 +4,7 @@
 //! all answered leads to the next, and after the last comes the text. A sealed script keeps the round that it is
 //! in in the `requestState`, so that nobody can skip one.
 
-use std::time::Duration;
+use std::{fs, io, path::Path, time::Duration};
 
 use rmcp::ErrorData;
 use rmcp::model::{
@@ -86,11 +86,19 @@ fn play(
 pub(crate) struct States(RequestStateCodec);
 
 impl States {
-    /// With a key of its own. Replicas that serve the same clients would have to share one.
+    /// With a key of its own.
     pub(crate) fn new() -> Result<Self, getrandom::Error> {
         let mut key = [0; RequestStateCodec::MIN_KEY_LENGTH];
         getrandom::fill(&mut key)?;
         Ok(Self(RequestStateCodec::new_unchecked(key)))
+    }
+
+    /// With the key that replicas share in a folder: what one sealed comes back to another.
+    pub(crate) fn shared(folder: &Path) -> io::Result<Self> {
+        let text = fs::read(folder.join("key"))?;
+        let key = text.first_chunk::<{ RequestStateCodec::MIN_KEY_LENGTH }>();
+        let key = key.ok_or_else(|| io::Error::other("the key that replicas share is too short"))?;
+        Ok(Self(RequestStateCodec::new_unchecked(*key)))
     }
 
     fn seal(&self, request: &CallToolRequestParams, round: usize) -> String {
