@@ -276,6 +276,11 @@ impl TaskClient {
         connection.is_ok_and(|connection| connection.session.is_none() && connection.recognises_repeats(tool))
     }
 
+    /// Whether the server may answer a call with a task. Not where it cannot be reached.
+    pub async fn offers_tasks(&self) -> bool {
+        self.inner.link.connection().await.is_ok_and(|connection| connection.offers_tasks())
+    }
+
     /// Takes the connection down, and waits until it is. Tasks go on at the server, and the next use of the client connects
     /// again. A server that is a command is asked to end, and has: without this it is killed when the last clone of the
     /// client is dropped.

@@ -1,6 +1,6 @@
 //! One call, made at an upstream as the work of a task.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use outlast::{StepError, TaskContext};
@@ -25,6 +25,10 @@ const TASK: &str = "task";
 /// How long a call that is made again waits for an upstream that is away: it may come back more slowly than the gateway. A
 /// call that is made for the first time is tried once, for its caller can decide.
 const PATIENCE: Duration = Duration::from_secs(600);
+
+/// How long an upstream that makes tasks of calls is heard out when a call is cancelled: the task that it may be making would
+/// run on, and nobody could end it.
+const HEARING: Duration = Duration::from_secs(3);
 
 /// What a call brought.
 enum Called {
@@ -69,6 +73,9 @@ async fn make(
     // A result is no step of its own: the next write ends the task with it.
     let mut ended = None;
     let made = async || {
+        if context.is_cancelled() {
+            return Err(context.cancel_error().into());
+        }
         if !may_call {
             return Err(StepError::last(
                 "the gateway stopped while the call ran, and its tool may not be called twice: the outcome is unknown",
@@ -83,11 +90,8 @@ async fn make(
             }
         }
     };
-    let task: Result<String, StepError> = tokio::select! {
-        task = context.step(TASK, made) => task,
-        // Dropped, the call is cancelled at the upstream.
-        () = context.cancelled() => return Err(context.cancel_error()),
-    };
+    // Not given up for a cancel: a task that the upstream has made is in no other place, and has to be ended.
+    let task: Result<String, StepError> = context.step(TASK, made).await;
     match ended {
         Some(outcome) => outcome.map(Typed::typed),
         None => follow(upstream, &context, bridge, &task?).await.map(Typed::typed),
@@ -103,10 +107,16 @@ async fn start(
     patience: Duration,
 ) -> Called {
     let until = clock::now() + patience;
-    // Also, what an upstream says of why it does not let the gateway in is not for callers.
-    while let Err(refusal) = upstream.reach().await {
-        if clock::now() >= until {
-            return Called::Ended(Err(refusal));
+    loop {
+        let reached = tokio::select! {
+            reached = upstream.reach() => reached,
+            () = context.cancelled() => return Called::Ended(Err(context.cancel_error())),
+        };
+        match reached {
+            Ok(_) => break,
+            // Also, what an upstream says of why it does not let the gateway in is not for callers.
+            Err(refusal) if clock::now() >= until => return Called::Ended(Err(refusal)),
+            Err(_) => {}
         }
     }
     // A key that is the same on every attempt, for upstreams that know what to do with it.
@@ -114,7 +124,19 @@ async fn start(
         .with_idempotency_key(context.step_id(TASK))
         .with_handler(bridge)
         .on_behalf_of(person);
-    match upstream.client().start_tool_with(request, options).await {
+    let mut call = pin!(upstream.client().start_tool_with(request, options));
+    let started = tokio::select! {
+        // What has come already counts.
+        biased;
+        started = &mut call => Some(started),
+        () = context.cancelled() => match upstream.client().offers_tasks().await {
+            true => tokio::time::timeout(HEARING, call).await.ok(),
+            false => None,
+        },
+    };
+    // Dropped, the call is cancelled at the upstream.
+    let Some(started) = started else { return Called::Ended(Err(context.cancel_error())) };
+    match started {
         Ok(Started::Ready(result)) => Called::Ended(Ok(result)),
         Ok(Started::Task(handle)) => Called::Task(handle.to_json()),
         Err(error) => match error.handle() {

@@ -4,9 +4,11 @@
 
 mod away;
 mod calls;
+mod cancels;
 mod held;
 mod hostile;
 mod http;
+mod owners;
 mod passing;
 mod peers;
 mod protocol;
