@@ -68,12 +68,14 @@ struct Echo {
 /// Whose a request of the server is.
 pub(crate) struct Asked {
     pub(crate) handler: User,
+    /// How many calls had begun when it came. It belongs to none that began later.
+    pub(crate) begun: u64,
     guessed: Option<watch::Receiver<()>>,
 }
 
 impl Asked {
     fn of(entry: &Entry) -> Self {
-        Self { handler: entry.behind.handler.clone(), guessed: None }
+        Self { handler: entry.behind.handler.clone(), begun: u64::MAX, guessed: None }
     }
 
     /// Whether the call is over that the request was taken to belong to.
@@ -99,24 +101,32 @@ impl Calls {
         behind: Behind,
         task: Option<String>,
     ) -> During {
-        let place = self.begun.fetch_add(1, Ordering::Relaxed);
         let under_way = Some(watch::channel(()).0);
+        let mut calls = self.calls();
+        let place = self.begun.fetch_add(1, Ordering::Relaxed);
         let entry =
             Entry { place, token: request.progress_token.clone(), behind, task, until: None, under_way };
-        self.calls().insert(request.id.clone(), entry);
+        calls.insert(request.id.clone(), entry);
+        drop(calls);
         During { calls: self.clone(), id: request.id.clone(), is_answered: false }
     }
 
     /// Who is to answer a request of the server; none for the handler of the client.
     ///
     /// Where the server does not say to which of several calls it belongs, and all are made for the same person, it is taken
-    /// to be of the last that was begun and is not asked anything yet.
+    /// to be of the last that was begun and is not asked anything yet. One that was taken so, and was not of that call, is of
+    /// one of those that had `begun` when it came.
     ///
     /// # Errors
     ///
     /// When it may belong to the calls of several: what is meant for one person must not be shown to another. A call that was
-    /// given up counts for a while, for the server may not know yet that it was.
-    pub(crate) fn asked(&self, context: &RequestContext<RoleClient>) -> Result<Option<Asked>, ErrorData> {
+    /// given up counts for a while, for the server may not know yet that it was. Also when the call that it was taken to belong
+    /// to has ended, and there was no other.
+    pub(crate) fn asked(
+        &self,
+        context: &RequestContext<RoleClient>,
+        begun: Option<u64>,
+    ) -> Result<Option<Asked>, ErrorData> {
         let mut calls = self.calls();
         calls.retain(|_, entry| entry.until.is_none_or(|until| clock::now() < until));
         if let Some(id) = origin(&context.extensions) {
@@ -128,13 +138,19 @@ impl Calls {
             let entry = calls.values().find(|entry| entry.task.as_deref() == Some(id));
             return Ok(entry.map(Asked::of));
         }
-        let under_way = || calls.values().filter_map(|entry| Some((entry, entry.under_way.as_ref()?)));
-        let likely = under_way().max_by_key(|(entry, asked)| (asked.receiver_count() == 0, entry.place));
-        let Some((likely, asked)) = likely else { return Ok(None) };
+        let is_again = begun.is_some();
+        let begun = begun.unwrap_or_else(|| self.begun.load(Ordering::Relaxed));
+        let possible = || calls.values().filter(|entry| entry.place < begun);
+        let under_way = possible().filter_map(|entry| Some((entry, entry.under_way.as_ref()?)));
+        let likely = under_way.max_by_key(|(entry, asked)| (asked.receiver_count() == 0, entry.place));
+        let Some((likely, asked)) = likely else {
+            let over = "the call to which the request may belong has ended";
+            return if is_again { Err(ErrorData::invalid_request(over, None)) } else { Ok(None) };
+        };
         let is_theirs =
             |other: &Entry| likely.behind.person.is_some() && other.behind.person == likely.behind.person;
-        if calls.len() == 1 || calls.values().all(is_theirs) {
-            return Ok(Some(Asked { guessed: Some(asked.subscribe()), ..Asked::of(likely) }));
+        if possible().count() == 1 || possible().all(is_theirs) {
+            return Ok(Some(Asked { guessed: Some(asked.subscribe()), begun, ..Asked::of(likely) }));
         }
         Err(ErrorData::invalid_request(
             "the request does not say to which call it belongs, and there are several to which it may",

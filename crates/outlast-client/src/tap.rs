@@ -40,10 +40,12 @@ impl Service<RoleClient> for Tap {
         request: ServerRequest,
         context: RequestContext<RoleClient>,
     ) -> Result<ClientResult, ErrorData> {
+        let mut begun = None;
         loop {
-            let Some(mut asked) = self.calls.asked(&context)? else {
+            let Some(mut asked) = self.calls.asked(&context, begun)? else {
                 return self.user.handle_request(request, context).await;
             };
+            begun = Some(asked.begun);
             let handler = asked.handler.clone();
             // Where its call ends while it asks, it is another call's.
             tokio::select! {

@@ -177,3 +177,21 @@ async fn a_question_that_may_be_for_either_of_two_people_is_put_to_nobody() {
     assert!(ann.asked().is_empty() && bob.asked().is_empty());
     assert_eq!(vague.scripted.asked("")[0].id, 77);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_came_before_a_call_is_not_put_by_that_call_when_its_own_has_ended() {
+    let vague = Vague::new();
+    let (ann, bob) = (Person::silent(), Person::prompt());
+    let hers = vague.call(0, "ann", &ann).await;
+    vague.ask(77, "the secret of ann?");
+    ann.until_asked(1).await;
+    let _his = vague.call(1, "bob", &bob).await;
+
+    // The tool does without an answer, as it does after a while.
+    vague.answer(0);
+
+    assert!(hers.await.unwrap());
+    vague.scripted.until_asked("", 1).await;
+    assert!(bob.asked().is_empty(), "{:?}", bob.asked());
+    assert_eq!((ann.open(), vague.scripted.asked("")[0].id.clone()), (0, 77.into()));
+}
