@@ -13,6 +13,7 @@ use std::{
 
 use crate::{
     caller::{Called, Caller, Gone},
+    clock,
     ledger::{Ledger, Line},
     plan::{self, Plan, Seed, Step},
     process::{Process, Site},
@@ -55,7 +56,7 @@ pub(crate) fn until_killed(site: &Site, seed: u64) -> Killed {
         plans: Mutex::new(Box::new(plans.enumerate())),
         jobs: Mutex::default(),
         killed: AtomicBool::new(false),
-        until: Instant::now() + PATIENCE,
+        until: clock::now() + PATIENCE,
     };
     thread::scope(|scope| {
         for _ in 0..CREATORS {
@@ -108,7 +109,7 @@ impl Load {
             if is_killed {
                 return;
             }
-            if Instant::now() > self.until {
+            if clock::now() > self.until {
                 // The others need not wait for a moment that does not come.
                 self.killed.store(true, Ordering::SeqCst);
                 panic!("no moment for the kill came; never all at once: {:?}", lock(&self.ledger).missing());
@@ -133,7 +134,7 @@ impl Load {
             other => panic!("{label} of {plan:?} was answered otherwise than planned: {other:?}"),
         };
         self.note(&label, Line::Called { id: id.clone() });
-        let next = Instant::now();
+        let next = clock::now();
         lock(&self.jobs).push_back(Job { label, id, plan, taken: 0, caller, next });
         Ok(())
     }
@@ -145,11 +146,11 @@ impl Load {
             thread::sleep(PACE / 10);
             return Ok(());
         };
-        thread::sleep(job.next.saturating_duration_since(Instant::now()));
+        thread::sleep(job.next.saturating_duration_since(clock::now()));
         while let Some(step) = job.plan.steps.get(job.taken) {
             if !self.step(&job, *step)? {
                 // The others have their turns before it is looked at again.
-                job.next = Instant::now() + PACE;
+                job.next = clock::now() + PACE;
                 lock(&self.jobs).push_back(job);
                 return Ok(());
             }

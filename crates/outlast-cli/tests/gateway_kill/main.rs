@@ -15,6 +15,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod caller;
+mod clock;
 mod ledger;
 mod load;
 mod plan;

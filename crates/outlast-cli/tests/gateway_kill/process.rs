@@ -32,7 +32,6 @@ impl Site {
             command.env(KIND, kind);
             Process::start(command, &directory.join(kind))
         });
-        let [program, arguments @ ..] = &*command_line() else { unreachable!("a command has a program") };
         let settings = format!(
             "start = \"now\"\nhold = \"300ms\"\ndb = \"gateway.db\"\nlisten = \"127.0.0.1:0\"\n\
             [upstream.plain]\nurl = {}\n\
@@ -41,7 +40,7 @@ impl Site {
             [upstream.piped]\ncommand = {}\n",
             json!(plain.url),
             json!(tasks.url),
-            json!([&[program.clone()], arguments].concat()),
+            json!(command_line()),
         );
         fs::write(directory.join("gateway.toml"), settings).unwrap();
         Self { folder, _upstreams: [plain, tasks] }

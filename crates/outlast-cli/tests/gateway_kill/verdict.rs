@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::{
     caller::{Called, Caller, Shown},
+    clock,
     ledger::{Known, Ledger, State},
     load::{self, Killed, PACE, before},
     plan::Kind,
@@ -34,7 +35,7 @@ pub(crate) fn check(site: &Site, killed: &Killed) -> String {
     let hit = states(&known);
     let folder = Folder::of(site.directory());
     let calls = folder.calls();
-    let started = Instant::now();
+    let started = clock::now();
     let gateway = site.gateway();
     let started = started.elapsed();
     let verdict = Verdict {
@@ -42,7 +43,7 @@ pub(crate) fn check(site: &Site, killed: &Killed) -> String {
         calls,
         address: gateway.address().to_owned(),
         unknown: AtomicUsize::new(0),
-        until: Instant::now() + PATIENCE,
+        until: clock::now() + PATIENCE,
     };
     let again = verdict.check(&known);
     nothing_is_left(site, known.len());
@@ -143,7 +144,7 @@ impl Verdict {
         if call.state() != Some(State::HeldOnce) {
             loop {
                 match self.caller(call).call(label, &call.tool(), true).unwrap() {
-                    Called::GoesOn(_) => assert!(Instant::now() < self.until, "{label} does not end"),
+                    Called::GoesOn(_) => assert!(clock::now() < self.until, "{label} does not end"),
                     Called::Result(result) => break assert_eq!(text(&result), format!("{label} worked")),
                     Called::Error(error) if call.plan.is_once() && is_unknown_error(&error) => break,
                     other => panic!("{label} was answered with {other:?}"),
@@ -176,7 +177,7 @@ impl Verdict {
                 assert!(!call.answered.contains(&key), "{label} asks '{key}' again, which was answered");
                 self.caller(call).answer(id, &key, &after(label)).unwrap();
             }
-            assert!(Instant::now() < self.until, "{label} of {:?} does not end: {shown:?}", call.plan);
+            assert!(clock::now() < self.until, "{label} of {:?} does not end: {shown:?}", call.plan);
             thread::sleep(PACE);
         }
     }
