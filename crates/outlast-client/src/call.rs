@@ -250,10 +250,12 @@ impl<'c> Call<'c> {
             0 => self.key.clone(),
             round => format!("{}/{round}", self.key),
         };
+        let sending = self.connection.calls.sending().await;
         let handle =
             self.connection.send_as("tools/call", keyed(self.params.clone(), &key), self.declared()).await?;
         let behind = self.handler.clone().map(|handler| Behind { handler, person: self.person.clone() });
         let mut during = behind.map(|behind| self.connection.calls.during(&handle, behind, None));
+        drop(sending);
         let mut sent = Sent(Some(handle));
         let Some(handle) = &mut sent.0 else { unreachable!("it has just been put there") };
         match tokio::time::timeout(bound, &mut handle.rx).await {

@@ -16,7 +16,10 @@ use rmcp::{
     service::{InboundStreamOrigin, RequestContext, RequestHandle},
 };
 use serde_json::Value;
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{RwLock, RwLockReadGuard, watch},
+    time::Instant,
+};
 
 use crate::{clock, tap::User};
 
@@ -34,6 +37,8 @@ pub(crate) struct Calls {
     /// The calls that were answered just now, the last one last.
     echoes: Mutex<VecDeque<Echo>>,
     begun: AtomicU64,
+    /// Held by those who have sent a request and not said yet who is behind it.
+    sending: RwLock<()>,
 }
 
 /// Who is behind a request.
@@ -94,6 +99,17 @@ impl Asked {
 }
 
 impl Calls {
+    /// To be held while a request is sent, until it is known who is behind it: a server may ask about it sooner than that, and
+    /// is then heard a moment later.
+    pub(crate) async fn sending(&self) -> RwLockReadGuard<'_, ()> {
+        self.sending.read().await
+    }
+
+    /// Waits until it is known who is behind each request that was sent.
+    async fn all_known(&self) {
+        drop(self.sending.write().await);
+    }
+
     /// What comes during a request goes to this handler, until the guard is dropped.
     pub(crate) fn during(
         self: &Arc<Self>,
@@ -122,11 +138,12 @@ impl Calls {
     /// When it may belong to the calls of several: what is meant for one person must not be shown to another. A call that was
     /// given up counts for a while, for the server may not know yet that it was. Also when the call that it was taken to belong
     /// to has ended, and there was no other.
-    pub(crate) fn asked(
+    pub(crate) async fn asked(
         &self,
         context: &RequestContext<RoleClient>,
         begun: Option<u64>,
     ) -> Result<Option<Asked>, ErrorData> {
+        self.all_known().await;
         let mut calls = self.calls();
         calls.retain(|_, entry| entry.until.is_none_or(|until| clock::now() < until));
         if let Some(id) = origin(&context.extensions) {
@@ -159,7 +176,8 @@ impl Calls {
     }
 
     /// Who is to hear of the progress that has this token.
-    pub(crate) fn told(&self, progress: &ProgressToken) -> Option<User> {
+    pub(crate) async fn told(&self, progress: &ProgressToken) -> Option<User> {
+        self.all_known().await;
         let calls = self.calls();
         let entry = calls.values().find(|entry| entry.until.is_none() && entry.token == *progress);
         match entry {
@@ -169,7 +187,8 @@ impl Calls {
     }
 
     /// Who is to hear what the server says without naming a call: the one who makes the only one.
-    pub(crate) fn overheard(&self, extensions: &Extensions) -> Option<User> {
+    pub(crate) async fn overheard(&self, extensions: &Extensions) -> Option<User> {
+        self.all_known().await;
         let calls = self.calls();
         if let Some(id) = origin(extensions) {
             let entry = calls.get(id).map(|entry| entry.behind.handler.clone());

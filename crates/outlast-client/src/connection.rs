@@ -304,8 +304,10 @@ impl Connection {
         let mut request = CustomRequest::new(method, Some(params));
         request.extensions.insert(Bound(bound));
         let answered = async {
+            let sending = self.calls.sending().await;
             let request = self.send_request(request, PeerRequestOptions::no_options()).await?;
             let _during = sent(&request);
+            drop(sending);
             Ok(self.outcome(request.rx.await))
         };
         match tokio::time::timeout(bound, answered).await {

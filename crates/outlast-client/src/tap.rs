@@ -42,7 +42,7 @@ impl Service<RoleClient> for Tap {
     ) -> Result<ClientResult, ErrorData> {
         let mut begun = None;
         loop {
-            let Some(mut asked) = self.calls.asked(&context, begun)? else {
+            let Some(mut asked) = self.calls.asked(&context, begun).await? else {
                 return self.user.handle_request(request, context).await;
             };
             begun = Some(asked.begun);
@@ -78,9 +78,11 @@ impl Service<RoleClient> for Tap {
         };
         let during = match &notification {
             ServerNotification::ProgressNotification(progress) => {
-                self.calls.told(&progress.params.progress_token)
+                self.calls.told(&progress.params.progress_token).await
             }
-            ServerNotification::LoggingMessageNotification(_) => self.calls.overheard(&context.extensions),
+            ServerNotification::LoggingMessageNotification(_) => {
+                self.calls.overheard(&context.extensions).await
+            }
             _ => None,
         };
         match during {

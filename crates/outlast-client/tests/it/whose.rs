@@ -195,3 +195,39 @@ async fn a_question_that_came_before_a_call_is_not_put_by_that_call_when_its_own
     assert!(bob.asked().is_empty(), "{:?}", bob.asked());
     assert_eq!((ann.open(), vague.scripted.asked("")[0].id.clone()), (0, 77.into()));
 }
+
+/// Enough that one of them is asked about sooner than this client has taken breath after it.
+const CALLS: usize = 500;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_about_a_call_as_soon_as_it_is_there_is_put_by_it() {
+    let asks: Mutex<Option<Way>> = Mutex::default();
+    let scripted = Scripted::new(move |asked| match asked.method.as_str() {
+        "tools/list" => ok(json!({ "tools": [{ "name": "tool", "inputSchema": { "type": "object" } }] })),
+        "tools/call" => {
+            let (events, stream) = mpsc::unbounded_channel();
+            let mut question = question("who");
+            question["jsonrpc"] = "2.0".into();
+            question["id"] = 77.into();
+            events.send(question).unwrap();
+            *asks.lock().unwrap() = Some((asked.id, events));
+            Reply::Stream(stream)
+        }
+        "" => {
+            let (id, call) = asks.lock().unwrap().take().unwrap();
+            call.send(json!({ "jsonrpc": "2.0", "id": id, "result": text("done") })).unwrap();
+            Reply::Hang
+        }
+        _ => error(-32601, "no"),
+    })
+    .legacy();
+    let (hers, rest) = (Person::prompt(), Person::prompt());
+    let client = TaskClient::builder(scripted.streams()).options(polling()).handler(rest.clone()).build();
+
+    for _ in 0..CALLS {
+        let options = CallOptions::default().with_handler(hers.clone());
+        client.start_tool_with(CallToolRequestParams::new("tool"), options).await.unwrap();
+    }
+
+    assert_eq!((hers.asked().len(), rest.asked().len()), (CALLS, 0));
+}
