@@ -44,6 +44,7 @@ enum Command {
     Call(call::Args),
     Demo(demo::Args),
     Gateway(gateway::Args),
+    Store(store::Args),
     Tasks(tasks::Args),
 }
 
@@ -73,6 +74,7 @@ fn run(command: Command) -> anyhow::Result<Exit> {
             Command::Call(args) => call::main(args).await,
             Command::Demo(args) => demo::main(args).await.map(|()| Exit::Done),
             Command::Gateway(args) => gateway::main(args).await,
+            Command::Store(args) => store::main(args).await,
             Command::Tasks(args) => tasks::main(args).await,
         }
     });

@@ -1,5 +1,7 @@
 //! Where tasks are kept: in a file of this machine, or in a database that many replicas share.
 
+mod copy;
+
 use std::{
     env, fmt, fs, io,
     path::{Path, PathBuf},
@@ -9,18 +11,35 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail};
-use outlast_core::Store;
+use clap::Subcommand;
+use outlast_core::{Store, Transfer};
 use outlast_postgres::PostgresStore;
 use outlast_sqlite::{OpenError, Role, SqliteStore};
 use url::Url;
 
-use crate::call::duration;
+use crate::call::{duration, exit::Exit};
 
 /// The variable that names the store where the command line does not.
 pub(crate) const VARIABLE: &str = "OUTLAST_STORE";
 const SCHEMA: &str = "OUTLAST_STORE_SCHEMA";
 const DIRECT: &str = "OUTLAST_STORE_DIRECT";
 const WAIT: &str = "OUTLAST_STORE_WAIT";
+
+/// Move tasks from one store to another
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Copy(copy::Args),
+}
+
+pub(crate) async fn main(Args { command: Command::Copy(args) }: Args) -> anyhow::Result<Exit> {
+    copy::run(args, &mut io::stdout()).await.map(|()| Exit::Done)
+}
 
 /// Where tasks are kept, as the command line says.
 #[derive(clap::Args, Default)]
@@ -140,6 +159,13 @@ impl Opened {
     }
 
     pub(crate) fn as_store(&self) -> &dyn Store {
+        match self {
+            Self::File(store) => store,
+            Self::Database(store) => store,
+        }
+    }
+
+    fn as_transfer(&self) -> &dyn Transfer {
         match self {
             Self::File(store) => store,
             Self::Database(store) => store,

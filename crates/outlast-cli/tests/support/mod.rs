@@ -25,7 +25,7 @@ pub(crate) const PACE: Duration = Duration::from_millis(100);
 
 pub(crate) fn outlast() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_outlast"));
-    command.env_remove("RUST_LOG").stdin(Stdio::null());
+    command.env_remove("RUST_LOG").env_remove("OUTLAST_STORE").stdin(Stdio::null());
     command
 }
 

@@ -1,0 +1,86 @@
+//! `outlast store copy`: all that one store keeps, kept in another one too.
+
+use std::io::Write;
+
+use anyhow::{Context, bail};
+use outlast_core::Transfer;
+use outlast_sqlite::Role;
+
+use super::{Opened, Place, is_there};
+
+/// Copy all tasks of a store to another one
+///
+/// A task is copied as it is: under its id, with its result, its journal, its open questions and its timers, and goes on there.
+/// What is at the target already stays as it is, so that a copy which was broken off can be begun again.
+///
+/// Stop the servers of the first store before, and start none on it again: work that is not finished would be done twice.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The store to read: a file, or postgres://USER@HOST/DATABASE
+    #[arg(value_name = "FROM")]
+    from: Place,
+    /// The store to write; its file or its tables are created where there are none
+    #[arg(value_name = "TO")]
+    to: Place,
+}
+
+/// About how much is on its way at once.
+const PAGE_BYTES: u64 = 1 << 20;
+
+pub(super) async fn run(Args { from, to }: Args, out: &mut impl Write) -> anyhow::Result<()> {
+    if from == to {
+        bail!("both are {from}; name another store to copy to");
+    }
+    if let Place::File(file) = &from {
+        is_there(file)?;
+    }
+    // As the one that runs its tasks, so that nobody else does in the meantime.
+    let source = Opened::open(&from, Role::Runtime).await.with_context(|| format!("cannot read {from}"))?;
+    let copied = copy(&source, &from, &to).await;
+    source.close().await;
+    let Copied { new, known, damaged } = copied?;
+    writeln!(out, "{new} copied to {to}, {known} were there already")?;
+    if damaged > 0 {
+        writeln!(out, "{damaged} tasks cannot be read, and stay in {from} alone")?;
+    }
+    writeln!(out, "Start servers on {to} alone from now on: what both stores keep would be done twice")?;
+    Ok(())
+}
+
+struct Copied {
+    new: u64,
+    known: u64,
+    damaged: u64,
+}
+
+async fn copy(source: &Opened, from: &Place, to: &Place) -> anyhow::Result<Copied> {
+    let leased = source.as_store().counts().await.with_context(|| format!("cannot read {from}"))?.leased;
+    if leased > 0 {
+        bail!(
+            "{leased} tasks of {from} are being worked on; stop its servers, and wait until their leases have run out"
+        );
+    }
+    let target = Opened::open(to, Role::Runtime).await.with_context(|| format!("cannot write {to}"))?;
+    let copied = all(source.as_transfer(), target.as_transfer()).await;
+    target.close().await;
+    copied.with_context(|| {
+        format!("the copy from {from} to {to} was broken off; the same command goes on with it")
+    })
+}
+
+async fn all(from: &dyn Transfer, to: &dyn Transfer) -> anyhow::Result<Copied> {
+    let mut copied = Copied { new: 0, known: 0, damaged: 0 };
+    let mut place = None;
+    loop {
+        let page = from.export(place, PAGE_BYTES).await?;
+        let records = page.records.len() as u64;
+        let new = to.import(page.records).await?;
+        copied.new += new;
+        copied.known += records - new;
+        copied.damaged += u64::from(page.damaged);
+        match page.next {
+            Some(next) => place = Some(next),
+            None => return Ok(copied),
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Tasks in a database that several servers share, and tasks that move between stores.
+
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, reason = "a test may panic, and so may what it calls")]
+
+mod support;
+
+use std::{
+    path::PathBuf,
+    process::{Command, Output},
+    sync::{
+        OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use serde_json::{Value, json};
+use support::{Caller, Http, Pipes, Place, outlast, text};
+
+const FILES: &[(&str, &str)] = &[("a.txt", "abc"), ("b.txt", "")];
+
+/// The database of this run: the one that is given, or one that goes with this process.
+fn url() -> &'static str {
+    static URL: OnceLock<String> = OnceLock::new();
+    URL.get_or_init(|| match std::env::var("OUTLAST_TEST_POSTGRES") {
+        Ok(url) if !url.is_empty() => url,
+        _ => {
+            let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../scripts/postgres.sh");
+            let process = std::process::id().to_string();
+            let output = Command::new(script).args(["start", "--for", &process]).output().unwrap();
+            assert!(output.status.success(), "{}", text(&output.stderr));
+            text(&output.stdout).lines().next().unwrap().to_owned()
+        }
+    })
+}
+
+/// A schema of a test's own in that database, and a folder.
+struct Shared {
+    place: Place,
+    schema: String,
+}
+
+impl Shared {
+    fn new() -> Self {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let schema = format!("cli_{}_{number}", std::process::id());
+        Self { place: Place::new(FILES), schema }
+    }
+
+    /// `outlast`, which finds the store in its environment.
+    fn outlast(&self, args: &[&str]) -> Command {
+        let mut command = outlast();
+        command.env("OUTLAST_STORE", url()).env("OUTLAST_STORE_SCHEMA", &self.schema);
+        command.current_dir(self.place.path()).args(args);
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.outlast(args).output().unwrap()
+    }
+
+    fn works(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?} failed: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    fn replica(&self) -> Http {
+        Http::run(self.outlast(&["demo", "--listen", "127.0.0.1:0"]))
+    }
+
+    fn replica_on_pipes(&self) -> Pipes {
+        Pipes::run(self.outlast(&["demo", "--stdio"]))
+    }
+}
+
+/// Two servers, of which each request goes to the other one than the last.
+struct Replicas([Http; 2], usize);
+
+impl Caller for Replicas {
+    fn send(&mut self, method: &str, name: &str, params: Value) -> Value {
+        self.1 += 1;
+        self.0[self.1 % 2].send(method, name, params)
+    }
+}
+
+fn answers() -> Value {
+    json!({
+        "title": {"action": "accept", "content": {"title": "Both"}},
+        "format": {"action": "accept", "content": {"format": "markdown"}},
+    })
+}
+
+#[test]
+fn each_request_may_go_to_another_replica_than_the_last() {
+    let shared = Shared::new();
+    let mut replicas = Replicas([shared.replica(), shared.replica()], 0);
+
+    let report = replicas.start("make_report", json!({"folder": "files", "file": "report.md"}));
+    let asked = replicas.until_status(&report, "input_required");
+    assert_eq!(asked["inputRequests"].as_object().unwrap().len(), 2);
+    replicas.update(&report, answers());
+    let done = replicas.until_status(&report, "completed");
+    assert_eq!(done["result"]["isError"], false, "{done}");
+    assert!(std::fs::read_to_string(shared.place.path().join("report.md")).unwrap().contains("Both"));
+
+    let long = replicas.start("count", json!({"seconds": 3600}));
+    replicas.until(&long, |task| task["statusMessage"].is_string());
+    replicas.cancel(&long);
+    replicas.until_status(&long, "cancelled");
+    // An answer after the end, at either of them, changes nothing (S12).
+    replicas.update(&report, answers());
+    replicas.update(&report, answers());
+    assert_eq!(replicas.get(&report)["result"], done["result"]);
+}
+
+#[test]
+fn a_subscriber_of_one_replica_hears_what_happens_at_the_other() {
+    let shared = Shared::new();
+    let (mut here, mut there) = (shared.replica_on_pipes(), shared.replica_on_pipes());
+    let id = there.start("make_report", json!({"folder": "files", "file": "report.md"}));
+    there.until_status(&id, "input_required");
+    here.begin("subscriptions/listen", json!({"notifications": {"taskIds": [id]}}));
+    let pushed = |here: &Pipes, status: &str| {
+        loop {
+            let message = here.next();
+            if message["method"] == "notifications/tasks" && message["params"]["status"] == status {
+                return message["params"].clone();
+            }
+        }
+    };
+    // First the state as it is, and then what becomes of it.
+    pushed(&here, "input_required");
+    there.update(&id, answers());
+    let done = pushed(&here, "completed");
+    assert_eq!(done["result"]["isError"], false, "{done}");
+}
+
+#[test]
+fn the_work_of_a_replica_that_is_stopped_goes_on_at_the_other() {
+    let shared = Shared::new();
+    let (mut first, mut second) = (shared.replica(), shared.replica());
+    let report = first.start("make_report", json!({"folder": "files", "file": "report.md"}));
+    first.until_status(&report, "input_required");
+    assert!(first.server.terminate().success());
+
+    second.update(&report, answers());
+    let done = second.until_status(&report, "completed");
+    assert_eq!(done["result"]["isError"], false, "{done}");
+}
+
+#[test]
+fn an_operator_sees_and_answers_tasks_in_a_database() {
+    let shared = Shared::new();
+    let mut server = shared.replica();
+    let id = server.start("make_report", json!({"folder": "files", "file": "report.md"}));
+    server.until_status(&id, "input_required");
+
+    assert!(shared.works(&["tasks", "list"]).contains("make_report"));
+    let by_name = outlast()
+        .env("OUTLAST_STORE_SCHEMA", &shared.schema)
+        .args(["tasks", "show", &id, "--store", url()])
+        .output()
+        .unwrap();
+    assert!(text(&by_name.stdout).contains("question 'title'"), "{}", text(&by_name.stderr));
+    shared.works(&["tasks", "answer", &id, "title", "--accept", "title=By hand"]);
+    shared.works(&["tasks", "answer", &id, "format", "--accept", "format=markdown"]);
+    server.until_status(&id, "completed");
+    let long = server.start("count", json!({"seconds": 3600}));
+    shared.works(&["tasks", "cancel", &long]);
+    server.until_status(&long, "cancelled");
+    let unknown = shared.run(&["tasks", "show", "00000000000000000000000000000000"]);
+    assert!(text(&unknown.stderr).contains("no task"), "{}", text(&unknown.stderr));
+}
+
+#[test]
+fn tasks_move_from_a_file_to_a_database_and_back() {
+    let shared = Shared::new();
+    let mut server = Http::start(&shared.place);
+    let asks = server.start("make_report", json!({"folder": "files", "file": "report.md"}));
+    server.until_status(&asks, "input_required");
+    let hashed = server.start("hash_folder", json!({"path": "files"}));
+    let result = server.until_status(&hashed, "completed")["result"].clone();
+    let refused = shared.run(&["store", "copy", "outlast.db", url()]);
+    assert!(text(&refused.stderr).contains("is served by"), "{}", text(&refused.stderr));
+    assert!(server.server.terminate().success());
+
+    let said = shared.works(&["store", "copy", "outlast.db", url()]);
+    assert!(said.contains("2 copied to postgres://") && !said.contains(url()), "{said}");
+    let again = shared.works(&["store", "copy", "outlast.db", url()]);
+    assert!(again.contains("0 copied") && again.contains("2 were there already"), "{again}");
+
+    let mut server = shared.replica();
+    assert_eq!(server.get(&hashed)["result"], result);
+    server.update(&asks, answers());
+    server.until_status(&asks, "completed");
+    assert!(server.server.terminate().success());
+
+    shared.works(&["store", "copy", url(), "back.db"]);
+    let list = support::works(&shared.place.path(), &["tasks", "list", "--db", "back.db"]);
+    assert_eq!(list.matches("completed").count(), 2, "{list}");
+}
+
+#[test]
+fn a_database_that_cannot_be_used_is_said_to_be_so_without_its_password() {
+    let place = Place::new(&[]);
+    for (store, word) in [
+        ("postgres://ann:secret@127.0.0.1:1/tasks", "cannot be opened"),
+        ("postgres://ann:secret@[/tasks", "postgres://USER"),
+        ("mysql://ann:secret@db/tasks", "a store is a database"),
+    ] {
+        let list = outlast().env("OUTLAST_STORE", store).args(["tasks", "list"]).output().unwrap();
+        let said = text(&list.stderr);
+        assert!(said.contains(word) && !said.contains("secret"), "{store}: {said}");
+        let server = outlast()
+            .env("OUTLAST_STORE", store)
+            .current_dir(place.path())
+            .args(["gateway", "--upstream", "http://127.0.0.1:1/mcp", "--listen", "127.0.0.1:0"])
+            .output()
+            .unwrap();
+        let said = text(&server.stderr);
+        assert_eq!(server.status.code(), Some(1));
+        assert!(said.contains(word) && !said.contains("secret"), "{store}: {said}");
+    }
+    let both =
+        outlast().args(["tasks", "list", "--db", "a.db", "--store", "postgres://h/d"]).output().unwrap();
+    assert_eq!(both.status.code(), Some(2));
+}
