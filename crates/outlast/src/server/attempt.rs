@@ -113,7 +113,8 @@ impl<H: ServerHandler> ServerHandler for Attempt<H> {
         match self.run.attend(catching(&tool, call)).await {
             Some(response) => match response? {
                 CallToolResponse::Task(_) => Err(ErrorData::internal_error(
-                    "the tool answered with a task of its own inside a task",
+                    "the tool answered with a task of its own inside a task; whoever runs the server has to let the tool \
+                     work itself, or name it `TaskTool::never()`",
                     None,
                 )),
                 response => Ok(response),

@@ -9,6 +9,7 @@ mod cancel;
 mod durable;
 mod faults;
 mod input;
+mod migrating;
 mod push;
 mod push_hostile;
 mod report;
