@@ -100,6 +100,22 @@ fn asking(messages: &'static [&'static str]) -> Scripted {
     })
 }
 
+/// A server of 2026-07-28 that asks two things at once, and says what it was told.
+fn asking_two() -> Scripted {
+    Scripted::new(|asked| match asked.nth {
+        0 => Reply::Result(json!({
+            "resultType": "input_required", "requestState": "sealed", "inputRequests": {
+                "one": { "method": "elicitation/create", "params": question("one?") },
+                "two": { "method": "elicitation/create", "params": question("two?") },
+            },
+        })),
+        _ => {
+            let told = |key: &str| asked.params["inputResponses"][key]["content"]["name"].clone();
+            said(&format!("{} {}", told("one"), told("two")))
+        }
+    })
+}
+
 /// The id that an answer names which says that the work goes on.
 fn id_in(told: &str) -> String {
     let id = told.split("id is ").nth(1).unwrap_or_else(|| panic!("it does not go on: {told}"));
@@ -158,18 +174,7 @@ async fn a_caller_of_2026_without_tasks_is_asked_round_by_round() {
 
 #[tokio::test]
 async fn of_two_questions_that_are_open_one_may_be_answered_first() {
-    let scripted = Scripted::new(|asked| match asked.nth {
-        0 => Reply::Result(json!({
-            "resultType": "input_required", "requestState": "sealed", "inputRequests": {
-                "one": { "method": "elicitation/create", "params": question("one?") },
-                "two": { "method": "elicitation/create", "params": question("two?") },
-            },
-        })),
-        _ => {
-            let told = |key: &str| asked.params["inputResponses"][key]["content"]["name"].clone();
-            said(&format!("{} {}", told("one"), told("two")))
-        }
-    });
+    let scripted = asking_two();
     let server = gateway(scripted.upstream(), When::Now, LONG).await;
     let client = modern(&server).await;
     let round = |state: &str, answers: Value| {
@@ -331,6 +336,42 @@ async fn a_person_who_answers_after_the_hold_is_heard_and_is_not_asked_twice() {
         result = call(client.peer(), "task_result", json!({ "task": id })).await.unwrap();
     }
     assert_eq!((slow.asked.load(Ordering::SeqCst), scripted.asked("tools/call").len()), (1, 1));
+}
+
+#[tokio::test]
+async fn questions_are_answered_one_by_one_from_elsewhere_while_the_form_is_open() {
+    let scripted = asking_two();
+    let server = gateway(scripted.upstream(), When::Now, SHORT).await;
+    let slow = Slow::default();
+    let client = slow.clone().serve(serve(server)).await.unwrap();
+    let peer = client.peer();
+    let id = id_in(&call(peer, "tool", json!({})).await.unwrap());
+    let questions = async || -> Vec<String> {
+        let status = call(peer, "task_status", json!({ "task": id })).await.unwrap();
+        let status: Value = serde_json::from_str(&status).unwrap();
+        status["questions"].as_object().map(|asked| asked.keys().cloned().collect()).unwrap_or_default()
+    };
+    while questions().await.len() < 2 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+
+    let answer = async |key: &str, said: &str| {
+        let arguments = json!({ "task": id, "answers": { key: name(said) } });
+        call(peer, "task_answer", arguments).await
+    };
+    answer("two", "Bob").await.unwrap();
+    assert_eq!(questions().await, ["one"]);
+    let refused = answer("two", "Eve").await.unwrap_err();
+    assert!(refused.message.contains("'one'"), "{}", refused.message);
+    answer("one", "Eve").await.unwrap();
+    // The person comes too late for both.
+    slow.go.add_permits(2);
+    let mut result = call(peer, "task_result", json!({ "task": id })).await.unwrap();
+    while result.contains("goes on") {
+        result = call(peer, "task_result", json!({ "task": id })).await.unwrap();
+    }
+
+    assert_eq!(result, r#""Eve" "Bob""#);
 }
 
 #[tokio::test]
