@@ -57,7 +57,8 @@ pub(crate) fn begin(lock: Duration, idle: Duration, statement: Duration) -> Stri
         "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT set_config('lock_timeout', '{lock}', true), \
          set_config('idle_in_transaction_session_timeout', '{idle}', true), \
          set_config('statement_timeout', '{statement}', true), set_config('enable_seqscan', 'off', true), \
-         set_config('jit', 'off', true), set_config('synchronous_commit', \
+         set_config('jit', 'off', true), \
+         set_config('plan_cache_mode', 'force_generic_plan', true), set_config('synchronous_commit', \
          CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, \
          true)"
     )

@@ -126,7 +126,13 @@ pub(crate) fn still() -> Skew {
 /// A replica of the store in this schema.
 pub(crate) async fn open(schema: &str, skew: &Skew) -> PostgresStore {
     let options = Options::default().schema(schema).skew(skew.clone());
-    PostgresStore::connect(url(), options).await.unwrap()
+    match std::env::var("OUTLAST_TEST_POOLER") {
+        // By hand: through a pooler before the same database that knows nothing of prepared statements.
+        Ok(pooler) => {
+            PostgresStore::connect(&pooler, options.prepared(false).direct_url(url())).await.unwrap()
+        }
+        Err(_) => PostgresStore::connect(url(), options).await.unwrap(),
+    }
 }
 
 /// A connection of the test's own, for looking and for doing harm.
