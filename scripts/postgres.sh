@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Starts a throwaway PostgreSQL on loopback, for tests, and removes it when the process that it is for has ended.
 #
-#   scripts/postgres.sh start --for PID [--durable]
+#   scripts/postgres.sh start --for PID [--durable] [--tls]
 #                                        prints its URL, and on a second line its folder
 #   scripts/postgres.sh kill FOLDER      as a crash would: with SIGKILL, every process of it
 #   scripts/postgres.sh again FOLDER     starts it again, where it was
 #   scripts/postgres.sh stop FOLDER      stops and removes it
 #   scripts/postgres.sh nextest          starts one for the tests of this run, as a setup script of cargo-nextest
 #
-# With --durable it syncs what it commits; else it does not, which suits all that does not pull its plug. It takes
-# PostgreSQL's programs from PATH or /usr/lib/postgresql, and where there are none installs Debian's package if it may. As
+# With --durable it syncs what it commits; else it does not, which suits all that does not pull its plug. With --tls it can
+# be spoken to encrypted, and its certificate, for 127.0.0.1, is FOLDER/server.crt; that needs openssl. It takes PostgreSQL's programs from PATH or /usr/lib/postgresql, and where there are none installs Debian's package if it may. As
 # root it runs them as the user postgres, or nobody: PostgreSQL refuses root.
 #
 # Environment: OUTLAST_TEST_POSTGRES, the URL of a server to use instead (start and nextest).
@@ -81,11 +81,12 @@ give_up() {
 }
 
 start() {
-  local pid= durable= dir try
+  local pid= durable= tls= dir try
   while [ $# -gt 0 ]; do
     case $1 in
       --for) pid=${2:-}; shift 2 ;;
       --durable) durable=1; shift ;;
+      --tls) tls=1; shift ;;
       *) die "unknown argument $1" ;;
     esac
   done
@@ -103,6 +104,13 @@ start() {
     echo "shared_buffers = 64MB"
     [ -n "$durable" ] || echo "fsync = off"
   } | as_user tee -a "$dir/data/postgresql.conf" >/dev/null
+  if [ -n "$tls" ]; then
+    as_user openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=outlast -keyout "$dir/server.key" \
+      -out "$dir/server.crt" -addext "basicConstraints=critical,CA:FALSE" -addext "subjectAltName=IP:127.0.0.1" \
+      >"$dir/openssl.log" 2>&1 || give_up "$dir" "openssl failed"
+    printf "ssl = on\nssl_cert_file = '%s/server.crt'\nssl_key_file = '%s/server.key'\n" "$dir" "$dir" |
+      as_user tee -a "$dir/data/postgresql.conf" >/dev/null
+  fi
   for try in 1 2 3 4 5 6 7 8; do
     echo $((20000 + (RANDOM * 32768 + RANDOM) % 40000)) >"$dir/port"
     if run "$dir"; then

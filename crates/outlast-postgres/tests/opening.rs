@@ -172,3 +172,33 @@ fn a_database_that_is_away_is_waited_for_when_told_so() {
         waiting.await.unwrap().unwrap().create_one(new_task()).await;
     });
 }
+
+#[test]
+fn a_connection_is_encrypted_and_its_server_known_as_the_url_says() {
+    run(async {
+        let cluster = Cluster::with("--tls");
+        let certificate = format!("{}/server.crt", cluster.folder);
+        let is_encrypted = "SELECT bool_and(s.ssl) FROM pg_stat_ssl s JOIN pg_stat_activity a USING (pid)
+            WHERE a.application_name = 'outlast'";
+        let client = raw(&cluster.url).await;
+        for mode in ["sslmode=require".to_owned(), format!("sslmode=verify-full&sslrootcert={certificate}")] {
+            let url = format!("{}?{mode}", cluster.url);
+            let store = PostgresStore::connect(&url, Options::default()).await.unwrap();
+            let (task, token) = store.create_leased(new_task(), "one").await;
+            // Larger than one record of TLS.
+            store.worked(task.id, token, vec![complete(&serde_json::json!("x".repeat(100_000)))]).await;
+            assert!(store.task(task.id).await.is_final());
+            assert!(client.query_one(is_encrypted, &[]).await.unwrap().get::<_, bool>(0), "{mode}");
+            store.close().await;
+        }
+        // Nobody vouches for it; and it is not that of another name.
+        let unknown = refused(&format!("{}?sslmode=verify-full", cluster.url), Options::default()).await;
+        let named = cluster.url.replace("127.0.0.1", "localhost");
+        let other = format!("{named}?sslmode=verify-full&sslrootcert={certificate}");
+        for error in [unknown, refused(&other, Options::default()).await] {
+            assert!(told(&error).contains("certificate"), "{}", told(&error));
+        }
+        let error = refused(&format!("{}?sslrootcert=/no/such/file", cluster.url), Options::default()).await;
+        assert!(told(&error).contains("/no/such/file"), "{}", told(&error));
+    });
+}

@@ -50,12 +50,16 @@ fn started(arguments: &[&str]) -> (String, String) {
 /// A database of a test's own, which keeps what it commits, to be killed and started again.
 pub(crate) struct Cluster {
     pub(crate) url: String,
-    folder: String,
+    pub(crate) folder: String,
 }
 
 impl Cluster {
     pub(crate) fn start() -> Self {
-        let (url, folder) = started(&["--durable"]);
+        Self::with("--durable")
+    }
+
+    pub(crate) fn with(argument: &str) -> Self {
+        let (url, folder) = started(&[argument]);
         Self { url, folder }
     }
 
