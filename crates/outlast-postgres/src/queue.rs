@@ -161,3 +161,74 @@ impl Line {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use outlast_core::{By, Call, NewTask, Owner, Payload, Spec, TaskId};
+
+    use super::*;
+
+    const LIMITS: Limits = Limits { batch_ops: 16, batch_bytes: 1_000, queue_ops: 20, queue_bytes: 4_000 };
+
+    fn create(queue: &std::sync::Arc<Queue>, bytes: usize) -> Job {
+        let params = Payload::encode(&"x".repeat(bytes)).unwrap();
+        let new =
+            NewTask::new(TaskId::from_bytes([1; 16]), Owner::anonymous(), Spec::new("t"), Call::new(params));
+        Job::create(new, None, queue.clone()).0
+    }
+
+    fn apply() -> Job {
+        Job::apply(TaskId::from_bytes([2; 16]), By::Operator, Vec::new()).0
+    }
+
+    fn taken(queue: &Queue) -> (usize, usize) {
+        let batch = futures::executor::block_on(queue.take()).unwrap();
+        let held = batch.iter().filter(|job| job.lane() == Lane::Held).count();
+        assert!(batch[..held].iter().all(|job| job.lane() == Lane::Held), "what is held goes first");
+        (held, batch.len() - held)
+    }
+
+    #[test]
+    fn what_keeps_work_alive_goes_first_and_new_work_is_not_forgotten() {
+        let queue = std::sync::Arc::new(Queue::new(LIMITS));
+        for _ in 0..20 {
+            queue.push(create(&queue, 1)).unwrap();
+            queue.push(apply()).unwrap();
+        }
+        assert_eq!(taken(&queue), (14, 2));
+        assert_eq!(taken(&queue), (6, 10));
+        assert_eq!(taken(&queue), (0, 8));
+    }
+
+    #[test]
+    fn a_full_lane_refuses_and_leaves_the_other_open() {
+        let queue = std::sync::Arc::new(Queue::new(LIMITS));
+        for _ in 0..20 {
+            queue.push(create(&queue, 1)).unwrap();
+        }
+        assert!(matches!(queue.push(create(&queue, 1)), Err(StoreError::Unavailable(_))));
+        queue.push(apply()).unwrap();
+    }
+
+    #[test]
+    fn a_batch_is_bounded_by_its_size_and_one_of_any_size_fits() {
+        let queue = std::sync::Arc::new(Queue::new(LIMITS));
+        queue.push(create(&queue, 10_000)).unwrap();
+        assert!(queue.push(create(&queue, 1)).is_err(), "its lane is full of it");
+        assert_eq!(taken(&queue), (0, 1));
+        for _ in 0..3 {
+            queue.push(create(&queue, 400)).unwrap();
+        }
+        assert_eq!((taken(&queue), taken(&queue)), ((0, 2), (0, 1)));
+    }
+
+    #[test]
+    fn a_closed_queue_hands_out_what_waits_and_takes_nothing_more() {
+        let queue = std::sync::Arc::new(Queue::new(LIMITS));
+        queue.push(apply()).unwrap();
+        queue.close(StoreError::fatal("closed"));
+        assert!(matches!(queue.push(apply()), Err(StoreError::Fatal(_))));
+        assert_eq!(taken(&queue), (1, 0));
+        assert!(futures::executor::block_on(queue.take()).is_none());
+    }
+}

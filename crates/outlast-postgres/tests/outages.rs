@@ -129,6 +129,28 @@ fn a_connection_that_is_lost_at_the_commit_leaves_it_unknown_and_a_repeat_tells(
 }
 
 #[test]
+fn a_claim_whose_commit_is_lost_keeps_nothing_from_anyone() {
+    run(async {
+        let harm = Harm::new().await;
+        let task = harm.store.create_one(new_task()).await;
+        harm.sql(
+            "CREATE FUNCTION $S.harm() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$;
+             CREATE CONSTRAINT TRIGGER harm AFTER UPDATE ON $S.tasks DEFERRABLE INITIALLY DEFERRED
+             FOR EACH ROW EXECUTE FUNCTION $S.harm()",
+        )
+        .await;
+        let unknown = harm.store.claim(claim_by("one", 1)).await.unwrap_err();
+        assert!(matches!(unknown, StoreError::Unknown(_)), "{unknown:?}");
+        harm.mend().await;
+        // The next claim gets the very token that was lost, and keeps it.
+        let claimed = harm.store.claim_only("one").await;
+        assert_eq!((claimed.task.id, claimed.token.0), (task.id, 1));
+        harm.store.worked(task.id, claimed.token, vec![complete(&json!(1))]).await;
+    });
+}
+
+#[test]
 fn a_row_that_somebody_keeps_locked_is_refused_and_hides_no_other() {
     run(async {
         let harm = Harm::with(Options::default().lock_timeout(Duration::from_millis(100))).await;

@@ -129,6 +129,45 @@ fn a_replica_takes_over_what_another_one_left_and_the_other_is_fenced() {
 }
 
 #[test]
+fn who_comes_last_is_served_with_the_first_however_many_wait_before() {
+    run(async {
+        let (_, _, one, two) = two().await;
+        let flood = (0..1_200).map(|_| {
+            let one = one.clone();
+            async move { one.create_one(NewTask { max_open: u32::MAX, ..new_of("flooder") }).await }
+        });
+        at_once(flood).await;
+        for name in ["quiet", "shy"] {
+            one.create_one(new_of(name)).await;
+        }
+        let served: BTreeSet<_> =
+            two.claim_up_to("w", 3).await.into_iter().map(|claimed| claimed.task.owner).collect();
+        assert_eq!(served, [owner("flooder"), owner("quiet"), owner("shy")].into());
+    });
+}
+
+#[test]
+fn what_a_caller_claimed_who_left_goes_to_the_next_at_once() {
+    run(async {
+        let (_, _, one, two) = two().await;
+        let task = one.create_one(new_task()).await;
+        let mut claiming = Box::pin(one.claim(claim_by("gone", 1)));
+        assert!(futures::poll!(&mut claiming).is_pending());
+        drop(claiming);
+        // No time passes, so that its lease does not run out.
+        soon(async {
+            loop {
+                let claimed = two.claim_up_to("here", 1).await;
+                if claimed.iter().any(|claimed| claimed.task.id == task.id) {
+                    break;
+                }
+            }
+        })
+        .await;
+    });
+}
+
+#[test]
 fn a_change_at_one_replica_is_heard_at_the_other() {
     run(async {
         let (_, _, one, two) = two().await;
