@@ -66,7 +66,7 @@ struct Entry {
 struct Echo {
     id: RequestId,
     token: ProgressToken,
-    handler: User,
+    behind: Behind,
     until: Instant,
 }
 
@@ -197,18 +197,30 @@ impl Calls {
         let mut entries = calls.values();
         match (entries.next(), entries.next()) {
             (None, _) => self.only_echo(),
-            (Some(entry), None) if entry.until.is_none() => Some(entry.behind.handler.clone()),
+            // The last words of a call that has just ended may be about another person's.
+            (Some(entry), None) if entry.until.is_none() && !self.echoes_of_others(&entry.behind) => {
+                Some(entry.behind.handler.clone())
+            }
             _ => None,
         }
     }
 
     fn echo(&self, is_it: impl Fn(&Echo) -> bool) -> Option<User> {
-        self.echoes().iter().find(|echo| is_it(echo)).map(|echo| echo.handler.clone())
+        self.echoes().iter().find(|echo| is_it(echo)).map(|echo| echo.behind.handler.clone())
     }
 
     fn only_echo(&self) -> Option<User> {
         let echoes = self.echoes();
-        (echoes.len() == 1).then(|| echoes[0].handler.clone())
+        (echoes.len() == 1).then(|| echoes[0].behind.handler.clone())
+    }
+
+    /// Whether a call of somebody who is known to be another person was answered a moment ago.
+    fn echoes_of_others(&self, behind: &Behind) -> bool {
+        let is_other = |echo: &Echo| {
+            let both = echo.behind.person.as_ref().zip(behind.person.as_ref());
+            both.is_some_and(|(theirs, ours)| theirs != ours)
+        };
+        self.echoes().iter().any(is_other)
     }
 
     /// Without those that are too long ago.
@@ -259,8 +271,8 @@ impl Drop for During {
             }
             _ => {
                 let Some(entry) = calls.remove(&self.id) else { return };
-                let (token, handler) = (entry.token, entry.behind.handler);
-                let echo = Echo { id: self.id.clone(), token, handler, until: clock::now() + ECHO };
+                let (token, behind) = (entry.token, entry.behind);
+                let echo = Echo { id: self.id.clone(), token, behind, until: clock::now() + ECHO };
                 self.calls.echoes().push_back(echo);
             }
         }

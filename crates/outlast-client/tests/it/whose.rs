@@ -1,9 +1,17 @@
 //! Whose question it is that a server of 2025-11-25 asks while several calls are under way on one connection.
+#![allow(deprecated, reason = "logging is deprecated, and still comes")]
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use outlast_client::{CallOptions, Started, TaskClient};
-use rmcp::model::CallToolRequestParams;
+use rmcp::{
+    ClientHandler, RoleClient,
+    model::{CallToolRequestParams, LoggingMessageNotificationParam},
+    service::NotificationContext,
+};
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, task::JoinHandle};
 
@@ -109,7 +117,12 @@ impl Vague {
     }
 
     /// The `nth` call, once the server has it.
-    async fn call(&self, nth: usize, person: &str, handler: &Person) -> JoinHandle<bool> {
+    async fn call(
+        &self,
+        nth: usize,
+        person: &str,
+        handler: &(impl ClientHandler + Clone),
+    ) -> JoinHandle<bool> {
         let options = CallOptions::default().with_handler(handler.clone()).on_behalf_of(person);
         let client = self.client.clone();
         let call = tokio::spawn(async move {
@@ -124,6 +137,13 @@ impl Vague {
         question["jsonrpc"] = "2.0".into();
         question["id"] = id.into();
         self.calls.lock().unwrap()[0].1.send(question).unwrap();
+    }
+
+    /// Says something without a word of which call it is about.
+    fn log(&self, text: &str) {
+        let params = json!({ "level": "info", "data": text });
+        let message = json!({ "jsonrpc": "2.0", "method": "notifications/message", "params": params });
+        self.calls.lock().unwrap()[0].1.send(message).unwrap();
     }
 
     fn answer(&self, nth: usize) {
@@ -230,4 +250,35 @@ async fn what_is_asked_about_a_call_as_soon_as_it_is_there_is_put_by_it() {
     }
 
     assert_eq!((hers.asked().len(), rest.asked().len()), (CALLS, 0));
+}
+
+/// Writes down what the server logs.
+#[derive(Clone)]
+struct Ear(mpsc::UnboundedSender<String>);
+
+impl ClientHandler for Ear {
+    async fn on_logging_message(
+        &self,
+        params: LoggingMessageNotificationParam,
+        _context: NotificationContext<RoleClient>,
+    ) {
+        let _ = self.0.send(params.data.to_string());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_words_of_one_persons_call_are_not_told_to_another_person() {
+    let vague = Vague::new();
+    let (said, mut heard) = mpsc::unbounded_channel();
+    let ends = vague.call(0, "ann", &Person::prompt()).await;
+    let _goes_on = vague.call(1, "bob", &Ear(said)).await;
+    vague.answer(0);
+    assert!(ends.await.unwrap());
+
+    vague.log("ann's secret");
+    // Long after it, what is said is about the only call that there is.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    vague.log("of bob");
+
+    assert_eq!(heard.recv().await.as_deref(), Some("\"of bob\""));
 }
