@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outlast_core::{By, IdempotencyKey, Sweep, Swept, TaskId};
+use outlast_core::{By, Event, IdempotencyKey, Sweep, Swept, TaskId, Timestamp};
 
 use crate::{
     batch::Batch,
@@ -20,6 +20,9 @@ pub(crate) const ROWS: u32 = 50;
 
 /// How many entries of journals one transaction removes at most; the rest follows with the next.
 const PURGED_ENTRIES: i64 = 5_000;
+
+/// When to look again for what another replica has locked.
+const AGAIN: Duration = Duration::from_millis(100);
 
 const DUE: &str = "SELECT t.number, t.value, t.body, t.id FROM $S.tasks t
     WHERE t.due_at IS NOT NULL AND t.due_at <= $1::int8 AND t.number <> ALL ($2::int8[]) ORDER BY t.due_at
@@ -101,12 +104,16 @@ pub(crate) async fn sweep(shared: &Shared, session: &Session, max: u32) -> Resul
     let damaged = shared.damaged.numbers();
     let next = session.query(NEXT_DUE, params![damaged]).await?;
     let next: Option<i64> = next.first().map(|row| get(row, 0)).transpose()?;
-    let next_due = next.map(|at| outlast_core::Timestamp::from_millis(at).since(batch.now));
+    let next_due = next.map(|at| match Timestamp::from_millis(at).since(batch.now) {
+        // Somebody else has what is due.
+        Duration::ZERO if done == 0 => AGAIN,
+        in_time => in_time,
+    });
     Ok(Swept { done, next_due })
 }
 
 /// What is to be done with a task that was loaded; `Some(None)` is a purge.
-fn swept(batch: &Batch, id: TaskId) -> Option<Option<outlast_core::Event>> {
+fn swept(batch: &Batch, id: TaskId) -> Option<Option<Event>> {
     let slot = batch.slots.get(&id)?.as_ref().ok()?;
     slot.task.sweep(batch.now).map(Sweep::event)
 }

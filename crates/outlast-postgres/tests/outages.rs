@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use harness::{Cluster, fresh_schema, open, quoted, raw, still, url};
 use outlast_core::{Applied, By, Created, Event, Hint, Inspect, Status, Store, StoreError};
-use outlast_postgres::{Options, PostgresStore};
+use outlast_postgres::{Options, PostgresStore, Skew};
 use outlast_testkit::{run, story::*};
 use serde_json::json;
 
@@ -18,6 +18,7 @@ struct Harm {
     store: PostgresStore,
     client: tokio_postgres::Client,
     schema: String,
+    skew: Skew,
 }
 
 impl Harm {
@@ -26,9 +27,10 @@ impl Harm {
     }
 
     async fn with(options: Options) -> Self {
-        let schema = fresh_schema();
-        let store = PostgresStore::connect(url(), options.schema(&schema).skew(still())).await.unwrap();
-        Self { store, client: raw(url()).await, schema: quoted(&schema) }
+        let (schema, skew) = (fresh_schema(), still());
+        let options = options.schema(&schema).skew(skew.clone());
+        let store = PostgresStore::connect(url(), options).await.unwrap();
+        Self { store, client: raw(url()).await, schema: quoted(&schema), skew }
     }
 
     /// Runs statements in which `$S` is the schema.
@@ -172,6 +174,11 @@ fn a_row_that_somebody_keeps_locked_is_refused_and_hides_no_other() {
         let waiting = harm.store.create_one(new_task()).await;
         assert_eq!(harm.store.claim_only("two").await.task.id, waiting.id);
         assert_eq!(harm.store.task(held.id).await, held);
+        // What is due on it is looked at again after a while, and not at once.
+        harm.skew.advance(held.spec.ttl.unwrap());
+        harm.store.sweep_all().await;
+        let swept = harm.store.sweep(10).await.unwrap();
+        assert!(swept.done == 0 && swept.next_due.is_some_and(|due| !due.is_zero()), "{swept:?}");
 
         transaction.rollback().await.unwrap();
         harm.store.worked(held.id, one, vec![complete(&json!(1))]).await;
