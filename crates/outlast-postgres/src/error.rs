@@ -127,9 +127,17 @@ impl PostgresError {
             || matches!(self.code(), Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE || *code == SqlState::UNIQUE_VIOLATION)
     }
 
-    /// Whether the database has no room or no means left, whatever was asked of it.
+    /// Whether the database is away, or has no room or no connections left, whatever was asked of it.
     pub(crate) fn is_outage(&self) -> bool {
-        self.is_connection() || matches!(self.class(), "53" | "58")
+        let full = matches!(self.class(), "53" | "58");
+        // What one operation is too large for, others need not be.
+        self.is_connection() || (full && self.code() != Some(&SqlState::OUT_OF_MEMORY))
+    }
+
+    /// Whether time ran out, for a lock or for the whole.
+    pub(crate) fn is_slow(&self) -> bool {
+        matches!(*self.0, Why::Timeout(_))
+            || matches!(self.code(), Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE || *code == SqlState::QUERY_CANCELED)
     }
 
     /// Whether somebody may mend it while we wait: the server is away, or full, or starts.
@@ -207,6 +215,8 @@ pub(crate) enum Failure {
     Panic,
     #[error("no connection to the database is free")]
     Busy,
+    #[error("operations before this one took too long")]
+    Skipped,
 }
 
 impl From<tokio_postgres::Error> for Failure {

@@ -11,7 +11,7 @@ use futures::FutureExt;
 use outlast_core::StoreError;
 
 use crate::{
-    error::{Broken, Failure},
+    error::{Broken, Failure, PostgresError},
     job::{Job, Needs},
     load::{self, load},
     save,
@@ -26,6 +26,9 @@ pub(crate) struct Writer {
 
 /// How often a transaction is tried in which others were in the way, before its operations are tried one by one.
 const TRIES: u32 = 3;
+
+/// How many operations of a batch may run out of time, one by one, before the others are given up.
+const MAX_SLOW: u32 = 3;
 
 static STATEMENTS: LazyLock<Vec<&'static str>> =
     LazyLock::new(|| [load::STATEMENTS, save::STATEMENTS].concat());
@@ -46,27 +49,42 @@ impl Writer {
     }
 
     async fn write(&mut self, mut jobs: Vec<Job>) {
-        let written = self.persist(&mut jobs).await;
-        match written {
-            // One of them fails: each by itself, so that it fails alone.
+        match self.persist(&mut jobs, true).await {
             Err(Broken::Undone(failure)) if jobs.len() > 1 && is_of_one(&failure) => {
-                for job in jobs {
-                    let mut alone = vec![job];
-                    let written = self.persist(&mut alone).await;
-                    settle(alone, written);
-                }
+                self.write_singly(jobs).await;
             }
             written => settle(jobs, written),
         }
     }
 
-    /// Tries again while others are in the way, and once with a new connection.
-    async fn persist(&mut self, jobs: &mut [Job]) -> Result<(), Broken> {
-        let mut tries = 0;
+    /// One of them fails: each by itself, so that it fails alone. Where several of them take too long, or the database
+    /// is away, the others are not waited for.
+    async fn write_singly(&mut self, jobs: Vec<Job>) {
+        let mut slow = 0;
+        let mut jobs = jobs.into_iter();
+        while let Some(job) = jobs.next() {
+            let mut alone = vec![job];
+            let written = self.persist(&mut alone, false).await;
+            let failed = written.as_ref().err().map(Broken::failure);
+            slow += u32::from(failed.and_then(Failure::sql).is_some_and(PostgresError::is_slow));
+            let away = failed.is_some_and(|failure| !is_of_one(failure));
+            settle(alone, written);
+            if away || slow >= MAX_SLOW {
+                return settle(jobs.collect(), Err(Broken::Undone(Failure::Skipped)));
+            }
+        }
+    }
+
+    /// Tries again while others are in the way, also where that took its time if it is to be `patient`; and once with a
+    /// new connection.
+    async fn persist(&mut self, jobs: &mut [Job], patient: bool) -> Result<(), Broken> {
+        let mut tries = 1;
         let mut reconnected = false;
         loop {
             match self.transact(jobs).await {
-                Err(Broken::Undone(Failure::Sql(error))) if error.is_contention() && tries + 1 < TRIES => {
+                Err(Broken::Undone(Failure::Sql(error)))
+                    if error.is_contention() && tries < TRIES && (patient || !error.is_slow()) =>
+                {
                     tries += 1;
                 }
                 Err(Broken::Undone(Failure::Sql(error))) if error.is_connection() && !reconnected => {

@@ -8,7 +8,7 @@ mod harness;
 use std::time::Duration;
 
 use harness::{Cluster, fresh_schema, open, quoted, raw, still, url};
-use outlast_core::{Applied, By, Created, Event, Hint, Inspect, Status, Store, StoreError};
+use outlast_core::{Applied, By, Created, Event, Hint, Inspect, NewTask, Status, Store, StoreError};
 use outlast_postgres::{Options, PostgresStore, Skew};
 use outlast_testkit::{run, story::*};
 use serde_json::json;
@@ -182,6 +182,29 @@ fn a_row_that_somebody_keeps_locked_is_refused_and_hides_no_other() {
 
         transaction.rollback().await.unwrap();
         harm.store.worked(held.id, one, vec![complete(&json!(1))]).await;
+    });
+}
+
+#[test]
+fn rows_that_somebody_keeps_locked_do_not_hold_a_batch_for_ever() {
+    run(async {
+        let harm = Harm::with(Options::default().lock_timeout(Duration::from_millis(50))).await;
+        let mut held = Vec::new();
+        for _ in 0..100 {
+            held.push(harm.store.create_leased(NewTask { max_open: u32::MAX, ..new_task() }, "one").await);
+        }
+        let mut holder = raw(url()).await;
+        let transaction = holder.transaction().await.unwrap();
+        transaction.query(&format!("SELECT 1 FROM {}.tasks FOR UPDATE", harm.schema), &[]).await.unwrap();
+        // Each by itself would wait for as many times as there are of them.
+        let told = at_once(held.iter().map(|(task, token)| {
+            let (store, id, by) = (harm.store.clone(), task.id, By::Lease(*token));
+            async move { store.apply(id, by, vec![complete(&json!(1))]).await }
+        }));
+        let told = tokio::time::timeout(Duration::from_secs(4), told).await.expect("they are told soon");
+        assert!(told.iter().all(|told| matches!(told, Err(StoreError::Unavailable(_)))));
+        transaction.rollback().await.unwrap();
+        harm.store.worked(held[99].0.id, held[99].1, vec![complete(&json!(1))]).await;
     });
 }
 
