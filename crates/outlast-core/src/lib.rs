@@ -37,6 +37,7 @@ mod store;
 mod task;
 mod time;
 mod transfer;
+mod why;
 
 pub use apply::{Change, Illegal};
 pub use decide::{Decision, Verdict};
@@ -51,8 +52,9 @@ pub use retry::TakenUp;
 pub use spec::{Call, IdempotencyKey, InvalidSpec, Limits, NewTask, Recovery, Spec};
 pub use store::{
     Applied, ClaimRequest, Claimed, Counts, Created, Filter, Head, Held, Inspect, LeaseRequest, ListPage,
-    Renewal, Store, StoreError, Swept, ToolVersion,
+    Renewal, Store, StoreError, Swept, ToolVersion, WorkerSeen,
 };
 pub use task::{Lease, Live, Run, Status, Sweep, Task, TaskError, TaskState};
 pub use time::{Clock, ManualClock, Reading, StoreClock, Timestamp};
 pub use transfer::{Exported, Record, SpentKey, TaskRecord, Transfer};
+pub use why::Cause;

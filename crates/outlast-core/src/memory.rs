@@ -12,7 +12,7 @@ use crate::{
     Applied, By, Call, ClaimRequest, Claimed, Clock, Counts, Created, Entry, Event, Exported, Filter, Head,
     Held, Hint, HintSender, Hints, IdempotencyKey, Inspect, JournalPage, Known, LeaseRequest, ListPage,
     NewTask, Owner, Record, Renewal, SpentKey, StepKey, Store, StoreClock, StoreError, Swept, Task, TaskId,
-    TaskRecord, Timestamp, Token, ToolVersion, Transfer, Verdict, WorkerId,
+    TaskRecord, Timestamp, Token, ToolVersion, Transfer, Verdict, WorkerId, WorkerSeen,
 };
 
 /// A store that keeps tasks in memory: the contract in its plainest form, and what tests and simulations run on.
@@ -44,8 +44,8 @@ struct Inner {
     /// The owner that was served last, so that the next claim goes on behind it.
     last_served: Option<Owner>,
     created: u64,
-    /// What each worker served at its last claim.
-    served: HashMap<WorkerId, Arc<[ToolVersion]>>,
+    /// What each worker said at its last claim.
+    workers: HashMap<WorkerId, WorkerSeen>,
 }
 
 #[derive(Clone)]
@@ -80,7 +80,7 @@ impl MemoryStore {
             keys: HashMap::new(),
             last_served: None,
             created: 0,
-            served: HashMap::new(),
+            workers: HashMap::new(),
         };
         Self { inner: Arc::new(Mutex::new(inner)), clock: Arc::new(clock), hints: HintSender::new(HINTS) }
     }
@@ -250,7 +250,8 @@ impl Store for MemoryStore {
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
         let mut inner = self.lock();
         inner.time.observe_lease(request.lease);
-        inner.served.insert(request.worker.clone(), request.serves.clone());
+        let seen = WorkerSeen { serves: request.serves.clone(), per_owner: request.per_owner };
+        inner.workers.insert(request.worker.clone(), seen);
         let reading = inner.time.read(&self.clock);
         let ended = if reading.settled { inner.end_leases(reading.now) } else { Vec::new() };
         let mut claimed = Vec::new();
@@ -392,8 +393,12 @@ impl Inspect for MemoryStore {
 
     async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
         let inner = self.lock();
-        let served: BTreeSet<_> = inner.served.values().flat_map(|served| served.iter()).collect();
+        let served: BTreeSet<_> = inner.workers.values().flat_map(|seen| seen.serves.iter()).collect();
         Ok(served.into_iter().cloned().collect())
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
+        Ok(self.lock().workers.values().cloned().collect())
     }
 
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {

@@ -96,6 +96,10 @@ pub trait Inspect: Send + Sync + 'static {
     /// taken up by nobody. In order, each once.
     async fn served(&self) -> Result<Vec<ToolVersion>, StoreError>;
 
+    /// The workers of this store, each as of its last claim. Where nothing of a worker is heard that has gone, it is still
+    /// among them until another one takes its place, or until a store that several share has not heard of it for a while.
+    async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError>;
+
     /// The call that a task carries out; `None` when there is no such task.
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError>;
 
@@ -218,6 +222,15 @@ impl ToolVersion {
     pub fn new(tool: impl Into<String>, version: impl Into<String>) -> Self {
         Self { tool: tool.into(), version: version.into() }
     }
+}
+
+/// What is known of a worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerSeen {
+    /// What it can run.
+    pub serves: Arc<[ToolVersion]>,
+    /// How many running tasks it lets one owner have, over all workers.
+    pub per_owner: u32,
 }
 
 /// What a worker wants to take up.

@@ -2,14 +2,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
     time::Duration,
 };
 
 use futures::future::join_all;
 use outlast_core::{
-    Applied, By, Call, ClaimRequest, Claimed, Event, Held, Payload, Reading, TaskId, Timestamp, ToolVersion,
-    WorkerId,
+    Applied, By, Call, ClaimRequest, Claimed, Event, Held, Payload, Reading, TaskId, Timestamp, WorkerId,
+    WorkerSeen,
 };
 use tokio_postgres::Row as SqlRow;
 
@@ -57,8 +56,9 @@ const TAKE: &str = "SELECT t.number, t.value, t.body, t.id, t.asked IS NOT NULL,
     JOIN $S.tasks t ON t.number = p.number LEFT JOIN $S.calls c ON c.number = t.number
     WHERE NOT t.leased AND t.ready_at <= $2::int8 ORDER BY p.place LIMIT $3::int8 FOR UPDATE OF t SKIP LOCKED";
 
-const SERVES: &str = "INSERT INTO $S.served (worker, serves, seen_at) VALUES ($1::bytea, $2::text, $3::int8)
-    ON CONFLICT (worker) DO UPDATE SET serves = excluded.serves, seen_at = excluded.seen_at";
+const SERVES: &str = "INSERT INTO $S.served (worker, serves, per_owner, seen_at)
+    VALUES ($1::bytea, $2::text, $3::int8, $4::int8) ON CONFLICT (worker) DO UPDATE
+    SET serves = excluded.serves, per_owner = excluded.per_owner, seen_at = excluded.seen_at";
 
 const STATEMENTS: &[&str] = &[CLOCK, EXPIRED, LONGEST, RUNNING, TAKE, SERVES];
 
@@ -86,8 +86,8 @@ const SERVED_AGAIN: Duration = Duration::from_secs(600);
 pub(crate) struct Turns {
     /// The owner that was served last, so that the next claim goes on behind it.
     last: OwnerKey,
-    /// What each worker serves, as it was written down, and when.
-    served: HashMap<WorkerId, (Arc<[ToolVersion]>, Timestamp)>,
+    /// What each worker said, as it was written down, and when.
+    served: HashMap<WorkerId, (WorkerSeen, Timestamp)>,
 }
 
 /// A task that is ready.
@@ -202,16 +202,18 @@ async fn note_served(
     request: &ClaimRequest,
     turns: &Turns,
     now: Timestamp,
-) -> Result<Option<(Arc<[ToolVersion]>, Timestamp)>, Failure> {
+) -> Result<Option<(WorkerSeen, Timestamp)>, Failure> {
+    let seen = WorkerSeen { serves: request.serves.clone(), per_owner: request.per_owner };
     let known = turns.served.get(&request.worker);
-    if known.is_some_and(|(serves, at)| *serves == request.serves && now.since(*at) < SERVED_AGAIN) {
+    if known.is_some_and(|(known, at)| *known == seen && now.since(*at) < SERVED_AGAIN) {
         return Ok(None);
     }
     let serves: Vec<_> = request.serves.iter().map(|served| (&served.tool, &served.version)).collect();
     let (worker, at) = (digest::worker(&request.worker), now.as_millis());
     let (worker, serves) = (&worker[..], serde_json::to_string(&serves)?);
-    session.query(SERVES, params![worker, serves, at]).await?;
-    Ok(Some((request.serves.clone(), now)))
+    let per_owner = i64::from(request.per_owner);
+    session.query(SERVES, params![worker, serves, per_owner, at]).await?;
+    Ok(Some((seen, now)))
 }
 
 /// Ends leases that ran out, also of tools that the worker does not serve: they would hold places of their owners for

@@ -1,16 +1,14 @@
 //! Reads, on connections of their own: they never wait for writes.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use deadpool::{
     Runtime,
     managed::{Manager, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult},
 };
-use outlast_core::{Call, Counts, Filter, Head, JournalPage, Status, Task, TaskId, Timestamp, ToolVersion};
+use outlast_core::{
+    Call, Counts, Filter, Head, JournalPage, Status, Task, TaskId, Timestamp, ToolVersion, WorkerSeen,
+};
 use tokio_postgres::Row as SqlRow;
 
 use crate::{
@@ -107,7 +105,7 @@ const HEADS: &str = "SELECT id, revision, status FROM $S.tasks WHERE id = ANY ($
 const COUNTS: &str = "SELECT status, count(*) FROM $S.tasks GROUP BY status
     UNION ALL SELECT -1::int2, count(*) FROM $S.tasks WHERE leased";
 
-const SERVED: &str = "SELECT serves FROM $S.served WHERE seen_at > $1::int8";
+const SERVED: &str = "SELECT serves, per_owner FROM $S.served WHERE seen_at > $1::int8";
 
 const LIST: &str = select_task!(
     "WHERE t.number < $1::int8 AND ($2::bytea IS NULL OR t.owner = $2::bytea)
@@ -170,14 +168,15 @@ pub(crate) async fn counts(readers: &Readers) -> Result<Counts, Failure> {
     Ok(counts)
 }
 
-pub(crate) async fn served(readers: &Readers, now: Timestamp) -> Result<Vec<ToolVersion>, Failure> {
+pub(crate) async fn workers(readers: &Readers, now: Timestamp) -> Result<Vec<WorkerSeen>, Failure> {
     let since = now.as_millis().saturating_sub(millis(SERVED_FOR));
-    let mut served = BTreeSet::new();
-    for row in &readers.query(SERVED, params![since]).await? {
+    let seen = |row: &SqlRow| {
         let serves: Vec<(String, String)> = serde_json::from_str(get(row, 0)?)?;
-        served.extend(serves.into_iter().map(|(tool, version)| ToolVersion { tool, version }));
-    }
-    Ok(served.into_iter().collect())
+        let serves = serves.into_iter().map(|(tool, version)| ToolVersion { tool, version }).collect();
+        let per_owner = u32::try_from(get::<i64>(row, 1)?).unwrap_or(u32::MAX);
+        Ok(WorkerSeen { serves, per_owner })
+    };
+    readers.query(SERVED, params![since]).await?.iter().map(seen).collect()
 }
 
 /// What the database's clock says, and the store's mark.

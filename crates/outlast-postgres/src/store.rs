@@ -1,6 +1,7 @@
 //! The handle: the contract over the writer, the taker and the readers.
 
 use std::{
+    collections::BTreeSet,
     future::Future,
     sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
     time::Duration,
@@ -11,7 +12,7 @@ use futures::{FutureExt, channel::oneshot, future::BoxFuture};
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, HintSender, Hints,
     Inspect, JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreClock, StoreError, Swept,
-    Task, TaskId, ToolVersion, WorkerId,
+    Task, TaskId, ToolVersion, WorkerId, WorkerSeen,
 };
 use tokio::{runtime::Handle as Runtime, task::JoinHandle};
 
@@ -272,10 +273,16 @@ impl Inspect for PostgresStore {
     }
 
     async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
+        let workers = self.workers().await?;
+        let served: BTreeSet<_> = workers.iter().flat_map(|seen| seen.serves.iter()).collect();
+        Ok(served.into_iter().cloned().collect())
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
         let shared = self.shared();
         self.read(async {
             let clock = read::clock(&shared.readers).await?;
-            read::served(&shared.readers, load::reading(shared, &clock)?.0.now).await
+            read::workers(&shared.readers, load::reading(shared, &clock)?.0.now).await
         })
         .await
     }

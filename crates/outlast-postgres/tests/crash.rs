@@ -20,7 +20,7 @@ use harness::{Cluster, fresh_schema, quoted, raw, url};
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, Hints, Inspect,
     JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Status, Store, StoreError, Swept, Task, TaskId,
-    ToolVersion, WorkerId,
+    ToolVersion, WorkerId, WorkerSeen,
 };
 use outlast_postgres::{Options, PostgresStore};
 use outlast_testkit::{
@@ -225,6 +225,10 @@ impl Inspect for Persistent {
 
     async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
         until_answered!(self.0.served())
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
+        self.0.workers().await
     }
 
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {

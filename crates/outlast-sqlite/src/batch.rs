@@ -3,13 +3,12 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::Arc,
     time::Duration,
 };
 
 use outlast_core::{
     Applied, By, Call, Created, Decision, Entry, Event, Held, LeaseRequest, NewTask, Owner, Payload, Renewal,
-    Status, StepKey, Task, TaskId, Timestamp, Token, ToolVersion, Verdict, WorkerId,
+    Status, StepKey, Task, TaskId, Timestamp, Token, Verdict, WorkerId, WorkerSeen,
 };
 use rusqlite::{Connection, OptionalExtension, Params, Statement, params};
 
@@ -46,8 +45,8 @@ pub(crate) struct Batch<'c> {
     pub(crate) dirty: bool,
 }
 
-/// What each worker served at its last claim.
-pub(crate) type Served = HashMap<WorkerId, Arc<[ToolVersion]>>;
+/// What each worker said at its last claim.
+pub(crate) type Served = HashMap<WorkerId, WorkerSeen>;
 
 /// How long a commit took, and how long ago that was.
 #[derive(Debug, Clone, Copy)]

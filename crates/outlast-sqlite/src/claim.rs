@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outlast_core::{Applied, By, Call, ClaimRequest, Claimed, Event, Payload, ToolVersion};
+use outlast_core::{Applied, By, Call, ClaimRequest, Claimed, Event, Payload, ToolVersion, WorkerSeen};
 use rusqlite::{OptionalExtension, params};
 
 use crate::{
@@ -75,8 +75,9 @@ impl Batch<'_> {
 
     /// Writes down what a worker serves, where that is news.
     fn note_served(&mut self, request: &ClaimRequest) -> Result<(), Failure> {
-        let ClaimRequest { worker, serves, .. } = request;
-        if self.served.get(worker).or_else(|| self.known_served.get(worker)) == Some(serves) {
+        let ClaimRequest { worker, serves, per_owner, .. } = request;
+        let seen = WorkerSeen { serves: serves.clone(), per_owner: *per_owner };
+        if self.served.get(worker).or_else(|| self.known_served.get(worker)) == Some(&seen) {
             return Ok(());
         }
         self.connection.prepare_cached("DELETE FROM served WHERE worker = ?1")?.execute([worker.as_str()])?;
@@ -86,14 +87,19 @@ impl Batch<'_> {
         for ToolVersion { tool, version } in &**serves {
             insert.execute([worker.as_str(), tool, version])?;
         }
-        self.served.insert(worker.clone(), serves.clone());
+        self.connection
+            .prepare_cached("INSERT OR REPLACE INTO workers (worker, per_owner) VALUES (?1, ?2)")?
+            .execute(params![worker.as_str(), per_owner])?;
+        self.served.insert(worker.clone(), seen);
         self.dirty = true;
         Ok(())
     }
 
     /// Forgets what the workers of another runtime served.
     pub(crate) fn forget_served(&mut self) -> Result<(), Failure> {
-        self.dirty |= self.connection.prepare_cached("DELETE FROM served")?.execute([])? > 0;
+        for forget in ["DELETE FROM served", "DELETE FROM workers"] {
+            self.dirty |= self.connection.prepare_cached(forget)?.execute([])? > 0;
+        }
         Ok(())
     }
 

@@ -15,7 +15,8 @@ use crate::OpenError;
 const APPLICATION_ID: i64 = 0x4f4c_7374;
 
 /// The steps from an empty file to the newest schema; the file's `user_version` says how many were taken.
-const MIGRATIONS: &[&str] = &[include_str!("schema/1.sql"), include_str!("schema/2.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("schema/1.sql"), include_str!("schema/2.sql"), include_str!("schema/3.sql")];
 
 /// A file that was accepted as a store.
 pub(crate) struct Opened {

@@ -9,7 +9,9 @@ use std::{
     time::Duration,
 };
 
-use outlast_core::{Call, Counts, Filter, Head, JournalPage, Status, StoreError, Task, TaskId, ToolVersion};
+use outlast_core::{
+    Call, Counts, Filter, Head, JournalPage, Status, StoreError, Task, TaskId, ToolVersion, WorkerSeen,
+};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::{
@@ -148,6 +150,28 @@ pub(crate) fn served(connection: &Connection) -> Result<Vec<ToolVersion>, Failur
         .query_map([], |row| Ok(ToolVersion { tool: row.get(0)?, version: row.get(1)? }))?
         .collect::<Result<_, _>>()?;
     Ok(served)
+}
+
+pub(crate) fn workers(connection: &Connection) -> Result<Vec<WorkerSeen>, Failure> {
+    let mut statement = connection.prepare_cached(
+        "SELECT w.worker, w.per_owner, s.tool, s.version FROM workers w
+         LEFT JOIN served s ON s.worker = w.worker ORDER BY w.worker",
+    )?;
+    let mut rows = statement.query([])?;
+    let mut workers: Vec<(String, u32, Vec<ToolVersion>)> = Vec::new();
+    while let Some(row) = rows.next()? {
+        let worker: String = row.get(0)?;
+        if workers.last().is_none_or(|(last, ..)| *last != worker) {
+            workers.push((worker, row.get(1)?, Vec::new()));
+        }
+        let (tool, version): (Option<String>, Option<String>) = (row.get(2)?, row.get(3)?);
+        if let (Some((.., serves)), Some(tool), Some(version)) = (workers.last_mut(), tool, version) {
+            serves.push(ToolVersion { tool, version });
+        }
+    }
+    let seen =
+        |(_, per_owner, serves): (String, u32, Vec<_>)| WorkerSeen { serves: serves.into(), per_owner };
+    Ok(workers.into_iter().map(seen).collect())
 }
 
 /// The tasks that `filter` lets through, newest first, from before number `before`, with their numbers.

@@ -15,7 +15,7 @@ use futures::channel::oneshot;
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Entry, Event, Filter, Head, Held, HintSender,
     Hints, Inspect, JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreClock, StoreError,
-    Swept, Task, TaskId, ToolVersion, WorkerId,
+    Swept, Task, TaskId, ToolVersion, WorkerId, WorkerSeen,
 };
 
 use crate::{
@@ -296,6 +296,10 @@ impl Inspect for SqliteStore {
 
     async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
         self.read(read::served)
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
+        self.read(read::workers)
     }
 
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {

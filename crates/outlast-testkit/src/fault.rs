@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, Hints, Inspect,
     JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreError, Swept, Task, TaskId,
-    ToolVersion, WorkerId,
+    ToolVersion, WorkerId, WorkerSeen,
 };
 use tokio::sync::Semaphore;
 
@@ -208,6 +208,10 @@ impl<S: Store + ?Sized> Inspect for FaultStore<S> {
 
     async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
         self.through(self.inner.served()).await
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
+        self.through(self.inner.workers()).await
     }
 
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {

@@ -8,6 +8,7 @@ mod list;
 mod retry;
 mod server;
 mod show;
+mod why;
 
 use std::{io, path::Path};
 
@@ -43,6 +44,7 @@ pub(crate) struct Args {
 enum Command {
     List(list::Args),
     Show(show::Args),
+    Why(why::Args),
     Get(server::Get),
     Watch(server::Watch),
     Resume(server::Resume),
@@ -60,6 +62,7 @@ pub(crate) async fn main(Args { store: named_store, command }: Args) -> anyhow::
     match command {
         Command::List(args) => stored(place, async |store| list::run(store, args, &mut out).await).await,
         Command::Show(args) => stored(place, async |store| show::run(store, &args, &mut out).await).await,
+        Command::Why(args) => stored(place, async |store| why::run(store, &args, &mut out).await).await,
         Command::Retry(args) => stored(place, async |store| retry::run(store, args, &mut out).await).await,
         Command::Answer(answer::Args { task, key, given, server }) => {
             match named(&task, place.filter(|_| is_named), &server)? {

@@ -69,9 +69,11 @@ CREATE TABLE $S.keys (
 );
 CREATE INDEX keys_by_until ON $S.keys (until) WHERE until IS NOT NULL;
 
--- What each worker serves, as of its last claim: a JSON array of names and versions.
+-- What each worker serves, as of its last claim: a JSON array of names and versions; and how many running tasks it lets one
+-- owner have.
 CREATE TABLE $S.served (
     worker  bytea PRIMARY KEY,
     serves  text NOT NULL,
+    per_owner bigint NOT NULL,
     seen_at bigint NOT NULL
 );

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, Hints, Inspect,
     JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreError, Swept, Task, TaskId,
-    ToolVersion, WorkerId,
+    ToolVersion, WorkerId, WorkerSeen,
 };
 use outlast_postgres::{PostgresStore, Skew};
 use outlast_testkit::Harness;
@@ -89,6 +89,10 @@ impl Inspect for Turns {
 
     async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
         self.next().served().await
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
+        self.next().workers().await
     }
 
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {

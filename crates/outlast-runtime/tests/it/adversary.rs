@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, EntryKind, Event, Filter, Head, Held,
     HintSender, Hints, InputKey, Inspect, JournalPage, LeaseRequest, ListPage, MemoryStore, NewTask,
-    Recovery, Renewal, Store, StoreError, Swept, Task, TaskId, ToolVersion, Wake, WorkerId,
+    Recovery, Renewal, Store, StoreError, Swept, Task, TaskId, ToolVersion, Wake, WorkerId, WorkerSeen,
 };
 use outlast_runtime::{Inline, Run, Runtime};
 use serde_json::json;
@@ -118,6 +118,10 @@ impl Inspect for Quirky {
 
     async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
         self.inner.served().await
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
+        self.inner.workers().await
     }
 
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {

@@ -6,7 +6,7 @@ use futures::FutureExt as _;
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, Inspect as _,
     JournalPage, LeaseRequest, ListPage, MemoryStore, NewTask, Renewal, Store as _, StoreError, Swept, Task,
-    TaskId, ToolVersion, WorkerId,
+    TaskId, ToolVersion, WorkerId, WorkerSeen,
 };
 
 /// A method of the store.
@@ -23,6 +23,7 @@ pub(super) enum Operation {
     List,
     Counts,
     Served,
+    Workers,
     Call,
 }
 
@@ -40,6 +41,7 @@ pub(super) enum Request {
     List(Filter, Option<String>, u32),
     Counts,
     Served,
+    Workers,
     Call(TaskId),
 }
 
@@ -57,6 +59,7 @@ pub(super) enum Answer {
     List(ListPage),
     Counts(Counts),
     Served(Vec<ToolVersion>),
+    Workers(Vec<WorkerSeen>),
     Call(Option<Call>),
 }
 
@@ -74,6 +77,7 @@ impl Request {
             Self::List(..) => Operation::List,
             Self::Counts => Operation::Counts,
             Self::Served => Operation::Served,
+            Self::Workers => Operation::Workers,
             Self::Call(_) => Operation::Call,
         }
     }
@@ -92,6 +96,7 @@ impl Request {
             Self::List(filter, after, max) => Answer::List(at_once(store.list(filter, after, max))?),
             Self::Counts => Answer::Counts(at_once(store.counts())?),
             Self::Served => Answer::Served(at_once(store.served())?),
+            Self::Workers => Answer::Workers(at_once(store.workers())?),
             Self::Call(id) => Answer::Call(at_once(store.call(id))?),
         })
     }
@@ -122,6 +127,7 @@ impl std::fmt::Display for Request {
             Self::List(..) => f.write_str("list"),
             Self::Counts => f.write_str("counts"),
             Self::Served => f.write_str("served"),
+            Self::Workers => f.write_str("workers"),
             Self::Call(id) => write!(f, "call {id:?}"),
         }
     }
@@ -166,6 +172,7 @@ impl std::fmt::Display for Answer {
             Self::List(page) => write!(f, "{} tasks", page.tasks.len()),
             Self::Counts(counts) => write!(f, "{} tasks", counts.total()),
             Self::Served(served) => write!(f, "{} tools", served.len()),
+            Self::Workers(workers) => write!(f, "{} workers", workers.len()),
             Self::Call(call) => write!(f, "a call: {}", call.is_some()),
         }
     }

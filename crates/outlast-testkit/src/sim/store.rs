@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, Hints, Inspect,
     JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreError, Swept, Task, TaskId,
-    ToolVersion, WorkerId,
+    ToolVersion, WorkerId, WorkerSeen,
 };
 
 use super::{
@@ -102,6 +102,10 @@ impl Inspect for SimStore {
 
     async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
         answered!(SimStore::call(self, Request::Served), Served)
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
+        answered!(SimStore::call(self, Request::Workers), Workers)
     }
 
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {

@@ -134,7 +134,12 @@ pub async fn what_workers_serve_is_known_as_of_their_last_claims(on: &dyn Harnes
     };
     // With nothing to hand out, and room for nothing.
     store.claim(serving("one", &[("b", "2"), ("a", "")])).await.unwrap();
-    store.claim(ClaimRequest { max: 0, ..serving("two", &[("b", "1"), ("a", "")]) }).await.unwrap();
+    let two = ClaimRequest { max: 0, per_owner: 3, ..serving("two", &[("b", "1"), ("a", "")]) };
+    store.claim(two).await.unwrap();
+    let mut limits: Vec<_> =
+        store.workers().await.unwrap().iter().map(|seen| (seen.per_owner, seen.serves.len())).collect();
+    limits.sort_unstable();
+    assert_eq!(limits, [(3, 2), (10_000, 2)]);
     assert_eq!(store.served().await.unwrap(), all(&[("a", ""), ("b", "1"), ("b", "2")]));
     store.claim(serving("one", &[("a", "")])).await.unwrap();
     assert_eq!(store.served().await.unwrap(), all(&[("a", ""), ("b", "1")]));

@@ -293,6 +293,9 @@ impl Inspect for Spy {
     async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
         self.0.served().await
     }
+    async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
+        self.0.workers().await
+    }
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {
         self.0.call(id).await
     }
