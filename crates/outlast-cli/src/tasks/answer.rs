@@ -3,10 +3,14 @@
 use std::io::{Read, Write};
 
 use anyhow::{Context, bail};
-use outlast_core::{Applied, By, Event, InputKey, Payload, Question, QuestionKind, Store, Task, TaskId};
+use outlast_admin::{
+    answer::{check, outstanding, shape},
+    operate,
+};
+use outlast_core::{InputKey, Payload, Question, QuestionKind, Store, TaskId};
 use serde_json::{Value, json};
 
-use super::{find, form, server::Server};
+use super::{form, server::Server};
 
 /// Answer a question of a task
 ///
@@ -56,33 +60,13 @@ pub(super) async fn run(
     given: Given,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let task = find(store, id).await?;
-    let answer = compose(outstanding(&task, &key)?, given)
-        .with_context(|| format!("no answer to '{key}' was given"))?;
-    let answer = Event::Answer { key: key.clone(), answer: Payload::from_value(&answer) };
-    match store.apply(id, By::Operator, vec![answer]).await? {
-        Applied::Applied(task) => {
-            writeln!(out, "'{key}' is answered; the task is {}", task.status().as_str())?;
-            Ok(())
-        }
-        Applied::Absorbed(_) => bail!("'{key}' was answered or taken back in the meantime"),
-        Applied::NotFound | Applied::Fenced => Err(super::no_such(id)),
-        Applied::Illegal(illegal) => bail!("{illegal}; no answer was taken"),
-    }
-}
-
-fn outstanding<'a>(task: &'a Task, key: &InputKey) -> anyhow::Result<&'a Question> {
-    let Some(live) = task.live() else {
-        bail!("the task is {} and asks nothing any more", task.status().as_str());
-    };
-    if let Some(question) = live.questions.get(key) {
-        return Ok(question);
-    }
-    if live.questions.is_empty() {
-        bail!("the task asks nothing now");
-    }
-    let keys: Vec<_> = live.questions.keys().map(InputKey::as_str).collect();
-    bail!("the task asks nothing under '{key}'; it asks under {}", keys.join(", "))
+    let task = operate::find(store, id).await.map_err(super::refused)?;
+    let question = outstanding(&task, &key).map_err(super::refused)?;
+    let answer = compose(question, given).with_context(|| format!("no answer to '{key}' was given"))?;
+    let answers = vec![(key.clone(), Payload::from_value(&answer))];
+    let task = operate::answer(store, id, answers).await.map_err(super::refused)?;
+    writeln!(out, "'{key}' is answered; the task is {}", task.status().as_str())?;
+    Ok(())
 }
 
 /// The answer that is to be sent, known to fit its question.
@@ -103,12 +87,7 @@ pub(super) fn compose(question: &Question, given: Given) -> anyhow::Result<Value
         }
         Given { .. } => json!({"action": "decline"}),
     };
-    if !kind.admits(&answer) {
-        bail!("the answer has to be {}", shape(kind));
-    }
-    if kind == QuestionKind::ElicitForm && answer["action"] == "accept" {
-        form::check(schema, &answer["content"])?;
-    }
+    check(question, &answer)?;
     Ok(answer)
 }
 
@@ -118,17 +97,6 @@ fn parse(mut text: String) -> anyhow::Result<Value> {
         std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
     }
     serde_json::from_str(&text).context("this is not JSON")
-}
-
-fn shape(kind: QuestionKind) -> &'static str {
-    match kind {
-        QuestionKind::ElicitForm => {
-            r#"{"action": "accept", "content": {FIELD: VALUE, ...}}, or another action: "decline", "cancel""#
-        }
-        QuestionKind::ElicitUrl => r#"{"action": "accept"}, or another action: "decline", "cancel""#,
-        QuestionKind::Roots => r#"{"roots": [{"uri": "file:///..."}]}"#,
-        _ => r#"{"role": "assistant", "model": NAME, "content": {"type": "text", "text": TEXT}}"#,
-    }
 }
 
 #[cfg(test)]

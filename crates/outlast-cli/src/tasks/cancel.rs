@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use anyhow::bail;
-use outlast_core::{Applied, By, Event, Status, Store, TaskId};
+use outlast_admin::operate;
+use outlast_core::{Store, TaskId};
 
 use super::server::Server;
 
@@ -20,15 +20,7 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(store: &dyn Store, id: TaskId, out: &mut impl Write) -> anyhow::Result<()> {
-    match store.apply(id, By::Operator, vec![Event::Cancel]).await? {
-        Applied::Applied(task) if task.status() == Status::Cancelled => writeln!(out, "cancelled")?,
-        Applied::Applied(_) => writeln!(out, "the task is asked to end")?,
-        Applied::Absorbed(task) if task.is_final() => {
-            writeln!(out, "the task had ended: it is {}", task.status().as_str())?;
-        }
-        Applied::Absorbed(_) => writeln!(out, "the task was asked to end before")?,
-        Applied::NotFound | Applied::Fenced => return Err(super::no_such(id)),
-        Applied::Illegal(illegal) => bail!("the task cannot be cancelled: {illegal}"),
-    }
+    let cancelled = operate::cancel(store, id).await.map_err(super::refused)?;
+    writeln!(out, "{cancelled}")?;
     Ok(())
 }

@@ -3,10 +3,13 @@
 use std::io::Write;
 
 use anyhow::bail;
-use outlast_core::{Filter, ListPage, Owner, Spec, Status, Store, Task, Timestamp, ToolVersion};
+use outlast_admin::{
+    operate,
+    view::{summary, unserved},
+};
+use outlast_core::{Filter, ListPage, Spec, Status, Store, Task, Timestamp, ToolVersion};
 use serde_json::{Value, json};
 
-use super::unserved;
 use crate::text;
 
 /// List tasks, newest first
@@ -40,7 +43,7 @@ pub(super) async fn run(store: &dyn Store, args: Args, out: &mut impl Write) -> 
         bail!("--after takes what an earlier page gave as the next, which is a number");
     }
     let owner = match args.owner {
-        Some(named) => Some(owner(store, named).await?),
+        Some(named) => Some(operate::owner(store, &named).await?),
         None => None,
     };
     let filter = Filter { owner, status: args.status, tool: args.tool };
@@ -104,43 +107,9 @@ async fn unserved_page(
     }
 }
 
-/// A task in short, under the names that the protocol has for it.
-pub(super) fn summary(task: &Task, served: &[ToolVersion]) -> Value {
-    json!({
-        "taskId": task.id,
-        "tool": task.spec.tool,
-        "toolVersion": task.spec.version,
-        "status": task.status(),
-        "statusMessage": task.status_message,
-        "owner": text::owner(&task.owner),
-        "createdAt": text::instant(task.created_at),
-        "lastUpdatedAt": text::instant(task.updated_at),
-        "unserved": unserved(task, served),
-    })
-}
-
 fn parse_status(text: &str) -> Result<Status, String> {
     Status::parse(text)
         .ok_or_else(|| format!("a status is one of {}", Status::ALL.map(Status::as_str).join(", ")))
-}
-
-/// The owner of this name or digest. A digest does not give the name away, so the tasks are gone through for one of it.
-async fn owner(store: &dyn Store, named: String) -> anyhow::Result<Owner> {
-    const DIGITS: usize = 8;
-    if named.len() != DIGITS || !named.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Ok(Owner::new(named));
-    }
-    let mut after = None;
-    loop {
-        let page = store.list(Filter::default(), after, 1_000).await?;
-        if let Some(task) = page.tasks.into_iter().find(|task| text::owner(&task.owner) == named) {
-            return Ok(task.owner);
-        }
-        match page.next {
-            Some(next) => after = Some(next),
-            None => return Ok(Owner::new(named)),
-        }
-    }
 }
 
 fn table(tasks: &[Task], served: &[ToolVersion], now: Timestamp) -> String {
@@ -190,7 +159,7 @@ fn status(task: &Task, served: &[ToolVersion]) -> String {
 mod tests {
     use std::time::Duration;
 
-    use outlast_core::{Call, Event, ManualClock, MemoryStore, NewTask, Payload, TaskId, WorkerId};
+    use outlast_core::{Call, Event, ManualClock, MemoryStore, NewTask, Owner, Payload, TaskId, WorkerId};
 
     use super::*;
 
@@ -222,14 +191,6 @@ mod tests {
             table(&tasks, &[version("hash_folder", ""), version("count", "")], now),
             format!("{head}\n{first}\n{second}\n")
         );
-    }
-
-    #[test]
-    fn a_summary_names_no_owner() {
-        let cancelled = task("count", None).apply(&Event::Cancel, None, Timestamp::from_millis(0)).unwrap();
-        let summary = summary(cancelled.task().unwrap(), &[]);
-        assert_eq!(summary["status"], "cancelled");
-        assert!(!summary.to_string().contains("alice"), "{summary}");
     }
 
     #[test]

@@ -3,7 +3,6 @@
 mod answer;
 mod cancel;
 mod form;
-mod history;
 mod list;
 mod retry;
 mod server;
@@ -14,8 +13,9 @@ use std::{io, path::Path};
 
 use anyhow::{anyhow, bail};
 use clap::Subcommand;
+use outlast_admin::Refusal;
 use outlast_client::SavedTask;
-use outlast_core::{Entry, InputKey, Store, StoreError, Task, TaskId, ToolVersion};
+use outlast_core::{InputKey, Store, StoreError, TaskId};
 
 use crate::{
     call::exit::Exit,
@@ -131,33 +131,13 @@ fn usual(exists: impl Fn(&Path) -> bool) -> &'static Path {
     if exists(gateway) && !exists(server) { gateway } else { server }
 }
 
-/// A task that was named on the command line.
-async fn find(store: &dyn Store, id: TaskId) -> anyhow::Result<Task> {
-    store.get(id).await?.ok_or_else(|| no_such(id))
-}
-
-/// The whole journal of a task.
-async fn journal(store: &dyn Store, id: TaskId) -> anyhow::Result<Vec<Entry>> {
-    const PAGE_BYTES: u64 = 1 << 20;
-    let mut entries: Vec<Entry> = Vec::new();
-    loop {
-        let after = entries.last().map_or(0, |entry| entry.seq);
-        let page = store.journal(id, after, PAGE_BYTES).await?;
-        entries.extend(page.entries);
-        if !page.more {
-            return Ok(entries);
-        }
+/// A refusal, for whoever named the task on the command line.
+fn refused(refusal: Refusal) -> anyhow::Error {
+    match refusal {
+        Refusal::NoSuchTask(id) => no_such(id),
+        Refusal::Store(error) => error.into(),
+        other => other.into(),
     }
-}
-
-/// Whether `task` waits for a worker that is not there: it is unfinished, nobody has it, and none of those that last
-/// claimed from its store serves its tool in its version.
-fn unserved(task: &Task, served: &[ToolVersion]) -> bool {
-    !task.is_final() && task.lease().is_none() && !served.contains(&tool_version(task))
-}
-
-fn tool_version(task: &Task) -> ToolVersion {
-    ToolVersion::new(task.spec.tool.clone(), task.spec.version.clone())
 }
 
 fn no_such(id: TaskId) -> anyhow::Error {

@@ -1,14 +1,9 @@
 //! `outlast tasks retry`.
 
-use std::{io::Write, sync::Arc};
+use std::io::Write;
 
-use anyhow::{Context, bail};
-use outlast_core::{
-    Created, IdempotencyKey, NewTask, Spec, Store, TakenUp, Task, TaskId, TaskState, ToolVersion,
-};
-use sha2::{Digest, Sha256};
-
-use super::{find, journal};
+use outlast_admin::{operate, view};
+use outlast_core::{Store, TaskId, ToolVersion};
 
 /// Start a failed task again, as a new one
 ///
@@ -27,59 +22,10 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(store: &dyn Store, args: Args, out: &mut impl Write) -> anyhow::Result<()> {
-    let failed = find(store, args.id).await?;
-    if !matches!(failed.state, TaskState::Failed { .. }) {
-        bail!("the task is {}; only a failed one can be started again", failed.status().as_str());
-    }
-    let call = store.call(failed.id).await?.ok_or_else(|| super::no_such(failed.id))?;
-    let takes_up = TakenUp::of(&failed, journal(store, failed.id).await?);
-    let version = args.tool_version.unwrap_or_else(|| failed.spec.version.clone());
-    let spec = Spec { version, ..Spec::clone(&failed.spec) };
-    let new = NewTask {
-        idempotency: Some(once(failed.id)),
-        // It is the operator who asks for it, and not the owner.
-        max_open: u32::MAX,
-        takes_up,
-        ..NewTask::new(random_id()?, failed.owner.clone(), spec, call)
-    };
-    match store.create(new, None).await? {
-        Created::Created { task, .. } => {
-            writeln!(out, "{}", task.id)?;
-            warn_if_unserved(store, &task).await
-        }
-        Created::Existing(task) => bail!(
-            "the task was started again before, as {}, which is {}{}",
-            task.id,
-            task.status().as_str(),
-            if matches!(task.state, TaskState::Failed { .. }) { "; start that one again" } else { "" }
-        ),
-        Created::KeySpent => {
-            bail!("the task was started again before, and the new one was kept for its time and is gone")
-        }
-        Created::KeyReused => {
-            bail!("the task's owner has used the name under which it would be started again")
-        }
-        Created::OverQuota => bail!("the task's owner has as many unfinished tasks as a store can count"),
-    }
-}
-
-/// The key that makes the same task of every further try: work is not to be done in two tasks at once because somebody
-/// repeated a command.
-fn once(failed: TaskId) -> IdempotencyKey {
-    let key = format!("outlast tasks retry {failed}");
-    IdempotencyKey { request: Sha256::digest(&key).into(), key: Arc::from(key) }
-}
-
-/// 128 fresh random bits (S17).
-fn random_id() -> anyhow::Result<TaskId> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).context("the system gives no random bytes for the id of a task")?;
-    Ok(TaskId::from_bytes(bytes))
-}
-
-async fn warn_if_unserved(store: &dyn Store, task: &Task) -> anyhow::Result<()> {
-    if super::unserved(task, &store.served().await?) {
-        let ToolVersion { tool, version } = super::tool_version(task);
+    let retried = operate::retry(store, args.id, args.tool_version).await.map_err(super::refused)?;
+    writeln!(out, "{}", retried.task.id)?;
+    if retried.unserved {
+        let ToolVersion { tool, version } = view::tool_version(&retried.task);
         let of = if version.is_empty() { String::new() } else { format!(" in version {version}") };
         eprintln!(
             "outlast: it waits for a server that serves '{tool}'{of}; the last one on this file does not"

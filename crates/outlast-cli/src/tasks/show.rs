@@ -2,18 +2,18 @@
 
 use std::{fmt::Write as _, io::Write};
 
+use outlast_admin::{
+    form::describe_fields,
+    history::{self, Happening},
+    operate,
+    view::{attempts, detail, retention, unserved, work},
+};
 use outlast_core::{
-    Clock, Live, Question, QuestionKind, Recovery, Run, Store, Task, TaskId, TaskState, Timestamp,
-    ToolVersion,
+    Clock, Live, Question, QuestionKind, Store, Task, TaskId, TaskState, Timestamp, ToolVersion,
 };
 use outlast_sqlite::SystemClock;
 use serde_json::{Value, json};
 
-use super::{
-    find, form,
-    history::{self, Happening},
-    journal, list, unserved,
-};
 use crate::text;
 
 /// Show everything about a task: its call, its questions, its history, how it ended
@@ -30,10 +30,10 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(store: &dyn Store, args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
-    let task = find(store, args.id).await?;
+    let task = operate::find(store, args.id).await.map_err(super::refused)?;
     let call = store.call(args.id).await?;
     let arguments = call.map_or(Value::Null, |call| call.params.to_value()["arguments"].take());
-    let history = history::history(&task, &journal(store, args.id).await?);
+    let history = history::history(&task, &operate::journal(store, args.id).await?);
     let served = store.served().await?;
     let shown = Shown { task: &task, served, arguments, history, values: args.values };
     if args.json {
@@ -57,19 +57,11 @@ struct Shown<'a> {
 impl Shown<'_> {
     fn as_json(&self) -> Value {
         let Self { task, served, arguments, history, values } = self;
-        let mut json = list::summary(task, served);
-        let spec = &task.spec;
-        let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        json["recovery"] = json!(spec.recovery);
-        json["ttlMs"] = json!(task.ttl.map(millis));
-        json["claims"] = task.token.0.into();
-        json["lostLeases"] = task.lost.iter().copied().map(text::instant).collect();
+        let mut json = detail(task, served);
         json["arguments"] = arguments.clone();
         json["history"] = history::as_json(history, *values);
         match &task.state {
             TaskState::Live(live) => {
-                json["run"] = json!(live.run);
-                json["cancelRequestedAt"] = json!(live.cancel.map(text::instant));
                 let questions =
                     live.questions.iter().map(|(key, asked)| (key.to_string(), asked.request().to_value()));
                 json["inputRequests"] = Value::Object(questions.collect());
@@ -136,51 +128,7 @@ pub(super) fn section(out: &mut String, title: &str, text: &str) {
 }
 
 fn at(instant: Timestamp, now: Timestamp) -> String {
-    format!("{} ({} ago)", text::instant(instant), text::span(now.since(instant)))
-}
-
-fn retention(task: &Task) -> String {
-    match (task.expires_at(), task.ttl) {
-        (Some(expires), _) => format!("until {}", text::instant(expires)),
-        (None, Some(ttl)) => format!("while it lives, and after its end for at least {}", text::span(ttl)),
-        (None, None) => "for ever".to_owned(),
-    }
-}
-
-fn work(live: &Live, now: Timestamp) -> String {
-    match &live.run {
-        Run::Queued { not_before } if *not_before > now => {
-            format!("waits until {}", text::instant(*not_before))
-        }
-        Run::Queued { .. } => "waits for a server to take it up".to_owned(),
-        Run::Leased(lease) if lease.until <= now => {
-            format!("was held by {}, whose lease is over", lease.worker.as_str())
-        }
-        Run::Leased(lease) => {
-            let left = lease.until.since(now);
-            format!(
-                "held by {}, whose lease lasts {} more unless it is renewed",
-                lease.worker.as_str(),
-                text::span(left)
-            )
-        }
-        Run::Parked { wake: Some(wake), .. } => {
-            format!("parked until {}, or an answer", text::instant(*wake))
-        }
-        Run::Parked { wake: None, .. } => "parked until an answer or a timer".to_owned(),
-    }
-}
-
-fn attempts(task: &Task) -> String {
-    let after_a_crash = match task.spec.recovery {
-        Recovery::Rerun => "is taken up again after a crash",
-        Recovery::Fail => "fails after a crash, because running twice might do harm",
-    };
-    let lost = match task.lost.len() {
-        0 => String::new(),
-        lost => format!(", {lost} of them lost in a row (at most {})", task.spec.max_attempts),
-    };
-    format!("{}{lost}; {after_a_crash}", task.token.0)
+    format!("{instant} ({} ago)", text::span(now.since(instant)))
 }
 
 /// What a question asks, and with which fields.
@@ -190,7 +138,7 @@ pub(super) fn asked(question: &Question) -> String {
     let message = text::printable(params["message"].as_str().unwrap_or_default());
     match question.kind() {
         QuestionKind::ElicitForm => {
-            let fields = form::describe_fields(&params["requestedSchema"]).into_iter();
+            let fields = describe_fields(&params["requestedSchema"]).into_iter();
             let fields = fields.map(|(name, takes)| text::one_line(&format!("{name}: {takes}"), 200));
             std::iter::once(message).chain(fields).collect::<Vec<_>>().join("\n")
         }

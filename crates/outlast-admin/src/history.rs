@@ -1,4 +1,13 @@
 //! What happened to a task, put together from its journal and from how it stands.
+//!
+//! ```
+//! use outlast_admin::history;
+//! use outlast_core::*;
+//! let new = NewTask::new(TaskId::from_bytes([7; 16]), Owner::anonymous(), Spec::new("t"), Call::new(Payload::null()));
+//! let task = Task::create(&new, Timestamp::from_millis(0));
+//! let told = history::history(&task, &[]);
+//! assert_eq!(history::as_text(&told, false), "1970-01-01T00:00:00.000Z  +0 ms  created");
+//! ```
 
 use std::{collections::HashMap, time::Duration};
 
@@ -8,7 +17,7 @@ use serde_json::{Value, json};
 use crate::text;
 
 /// Something that happened.
-pub(super) struct Happening {
+pub struct Happening {
     at: Timestamp,
     /// How long after the creation of the task; before it, where it was taken over from a failed one.
     offset: Offset,
@@ -96,7 +105,8 @@ enum End {
 const LIMIT: &str = "outlast:limit:";
 
 /// What happened to `task`, whose whole journal this is, in order.
-pub(super) fn history(task: &Task, journal: &[Entry]) -> Vec<Happening> {
+#[must_use]
+pub fn history(task: &Task, journal: &[Entry]) -> Vec<Happening> {
     let mut teller = Teller {
         task,
         attempt: 0,
@@ -255,15 +265,13 @@ impl Timer {
 
 /// One line for each, with the instant, how long after the creation that was, and what it was; the values of steps and
 /// the answers, which may be secrets, only where `values` asks for them.
-pub(super) fn as_text(history: &[Happening], values: bool) -> String {
-    /// Long enough for a question, short enough for a screen; a value is shown on purpose, and so at greater length.
-    const WIDTH: usize = 160;
-    const WIDTH_OF_VALUES: usize = 2_000;
+#[must_use]
+pub fn as_text(history: &[Happening], values: bool) -> String {
     let offsets: Vec<_> = history.iter().map(|happening| happening.offset.to_string()).collect();
     let width = offsets.iter().map(String::len).max().unwrap_or_default();
-    let lines = history.iter().zip(&offsets).map(|(Happening { at, what, .. }, offset)| {
-        let what = text::one_line(&what.as_text(values), if values { WIDTH_OF_VALUES } else { WIDTH });
-        format!("{}  {offset:>width$}  {what}", text::instant(*at))
+    let lines = history.iter().zip(&offsets).map(|(happening, offset)| {
+        let (at, what) = (happening.at, happening.words(values));
+        format!("{at}  {offset:>width$}  {what}")
     });
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -328,7 +336,7 @@ impl What {
             }
             Self::TimerSet { of, due, lasts } => {
                 let lasts = lasts.map(|lasts| format!(" for {}", text::lapse(lasts))).unwrap_or_default();
-                let due = due.map(|due| format!(", until {}", text::instant(due))).unwrap_or_default();
+                let due = due.map(|due| format!(", until {due}")).unwrap_or_default();
                 match of {
                     Timer::Own(key) => format!("timer '{key}' set{lasts}{due}"),
                     Timer::OfQuestion(key) => format!("time to answer '{key}' set{lasts}{due}"),
@@ -365,7 +373,8 @@ impl What {
 // --- for a program
 
 /// The same as a JSON array of objects, each with `at`, `afterMs` and `kind`.
-pub(super) fn as_json(history: &[Happening], values: bool) -> Value {
+#[must_use]
+pub fn as_json(history: &[Happening], values: bool) -> Value {
     history.iter().map(|happening| happening.as_json(values)).collect()
 }
 
@@ -374,9 +383,26 @@ fn millis(duration: Duration) -> i64 {
 }
 
 impl Happening {
-    fn as_json(&self, values: bool) -> Value {
+    /// What it was, on one line; see [`as_text`].
+    #[must_use]
+    pub fn words(&self, values: bool) -> String {
+        /// Long enough for a question, short enough for a screen; a value is shown on purpose, and so at greater length.
+        const WIDTH: usize = 160;
+        const WIDTH_OF_VALUES: usize = 2_000;
+        text::one_line(&self.what.as_text(values), if values { WIDTH_OF_VALUES } else { WIDTH })
+    }
+
+    /// How long after the creation of the task it was, such as `+1.5 s`.
+    #[must_use]
+    pub fn offset(&self) -> String {
+        self.offset.to_string()
+    }
+
+    /// The same as JSON; see [`as_json`].
+    #[must_use]
+    pub fn as_json(&self, values: bool) -> Value {
         let mut json = self.what.as_json(values);
-        json["at"] = text::instant(self.at).into();
+        json["at"] = self.at.to_string().into();
         json["afterMs"] = match self.offset {
             Offset::Before(time) => -millis(time),
             Offset::After(time) => millis(time),
@@ -424,7 +450,7 @@ impl What {
                 json
             }
             Self::TimerSet { of, due, .. } => {
-                json!({"kind": "timer_set", "key": of.key(), "dueAt": due.map(text::instant), "ofQuestion": of.limits()})
+                json!({"kind": "timer_set", "key": of.key(), "dueAt": due.map(|due| due.to_string()), "ofQuestion": of.limits()})
             }
             Self::TimerFired { of, .. } => {
                 json!({"kind": "timer_fired", "key": of.key(), "ofQuestion": of.limits()})
