@@ -9,6 +9,7 @@ use rmcp::model::ProtocolVersion;
 
 use super::{
     access::Access,
+    admin,
     settings::{Found, Problems, Section, Settings},
 };
 use crate::{
@@ -22,6 +23,7 @@ pub(super) struct Config {
     pub(super) listen: String,
     pub(super) stdio: bool,
     pub(super) access: Access,
+    pub(super) admin: Option<admin::Settings>,
     pub(super) store: Option<store::Place>,
     pub(super) limits: Limits,
     pub(super) options: GatewayOptions,
@@ -47,7 +49,7 @@ enum Way {
 
 /// What is never shown.
 #[derive(Clone, PartialEq, Eq)]
-struct Secret(String);
+pub(super) struct Secret(pub(super) String);
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -86,6 +88,7 @@ impl Config {
         let listen = top.text("listen", ADDRESS, Found::Shown, address).unwrap_or_else(|| LISTEN.to_owned());
         let stdio = top.yes_or_no("stdio").unwrap_or_default();
         let access = Access::read(&mut top, stdio);
+        let admin = admin::Settings::read(&mut top, stdio);
         let store = place(&mut top);
         let limits = Limits::read(&mut top);
         if let Some(hold) = top.text("hold", TIME, Found::Shown, time) {
@@ -126,7 +129,7 @@ impl Config {
             problems.push(NO_UPSTREAM.to_owned());
         }
         if problems.is_empty() {
-            Ok(Self { listen, stdio, access, store, limits, options, upstreams })
+            Ok(Self { listen, stdio, access, admin, store, limits, options, upstreams })
         } else {
             Err(problems)
         }
@@ -315,7 +318,7 @@ pub(super) fn when(text: &str) -> Option<When> {
     }
 }
 
-fn address(text: &str) -> Option<String> {
+pub(super) fn address(text: &str) -> Option<String> {
     let (host, port) = text.rsplit_once(':')?;
     let port: Option<u16> = port.parse().ok();
     (!host.is_empty() && port.is_some()).then(|| text.to_owned())
@@ -567,6 +570,23 @@ mod tests {
             (
                 "url = \"http://h/\"\nheaders = { \"a b\" = \"c\" }",
                 "gateway.toml: headers: 'a b' is not the name",
+            ),
+            ("admin = \"8809\"", "gateway.toml: admin: expected an address of this machine with a port"),
+            (
+                "command = [\"x\"]\nadmin_token_file = \"token\"",
+                "gateway.toml: admin_token_file: this goes with `admin`",
+            ),
+            (
+                "command = [\"x\"]\nadmin = \"127.0.0.1:0\"\nadmin_token = \"secret@\"",
+                "gateway.toml: admin_token: an admin token has 16 characters at least",
+            ),
+            (
+                "command = [\"x\"]\nadmin = \"127.0.0.1:0\"\nadmin_token = \"0123456789secret@\"\nadmin_token_file = \"t\"",
+                "gateway.toml: admin_token: there are two tokens",
+            ),
+            (
+                "command = [\"x\"]\nstdio = true\nadmin = \"127.0.0.1:0\"",
+                "gateway.toml: admin: hosts start several gateways",
             ),
             (
                 "command = [\"x\"]\nprotocol = \"atuo\"",

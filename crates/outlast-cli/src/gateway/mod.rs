@@ -1,6 +1,7 @@
 //! `outlast gateway`: durable tasks for servers that know nothing of them.
 
 mod access;
+mod admin;
 mod check;
 mod config;
 mod settings;
@@ -98,6 +99,13 @@ pub(crate) struct Args {
     /// With --auth none: let in anybody from anywhere, who can then call every tool
     #[arg(long)]
     open_to_anyone: bool,
+    /// Serve the operators' page and its API here, such as 127.0.0.1:8809: tasks to see, answer, cancel and retry, and metrics
+    #[arg(long, value_name = "ADDR", conflicts_with = "stdio")]
+    admin: Option<String>,
+    /// The file of the token that operators have to show. It may also be in the variable OUTLAST_GATEWAY_ADMIN_TOKEN
+    /// [default: a new one each time, which is printed]
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<String>,
     /// How long to hold the call of a caller who cannot follow a task [default: 50s]
     #[arg(long, value_name = "TIME")]
     hold: Option<String>,
@@ -114,6 +122,7 @@ Settings come from the file, then the environment, then the command line; later 
   listen, stdio, db, store, hold, start  as the options above
   auth, tokens, issuer, audience, keys_url, keys_file, scopes, resource, hosts, open_to_anyone
                                          who may call; tokens is the file of bearer-file
+  admin, admin_token_file                the operators' page
   running, running_per_owner, open_per_owner
                                          how much work there may be at once
   url, command, env, headers, header_env, token_env, protocol, tools
@@ -156,20 +165,36 @@ pub(crate) async fn main(args: Args) -> anyhow::Result<Exit> {
     }
     let auth = config.access.auth()?;
     let listener = config.access.listen(&config.listen).await?;
+    let page = match &config.admin {
+        Some(admin) => Some(admin.listen().await?),
+        None => None,
+    };
     let store = Opened::open(&place, Role::Runtime).await?;
     let server = serve(&config, store.shared()).await?;
     let address = listener.local_addr()?;
     let mut stdout = io::stdout();
-    stdout.write_all(banner(&config, address, &place).as_bytes())?;
+    let link = page.as_ref().map(|page| page.link.as_str());
+    stdout.write_all(banner(&config, address, &place, link).as_bytes())?;
     stdout.flush()?;
     let mut options = http::Options::default();
     options.allowed_hosts.push(address.ip().to_string());
     config.access.name(&mut options);
+    let page = page.map(|page| page.serve(store.shared(), &options.allowed_hosts));
+    let admin = page.as_ref().map(|page| page.admin.clone());
+    let stop = async move {
+        stop.await;
+        if let Some(admin) = admin {
+            admin.stop();
+        }
+    };
     let mut router = http::router(&server, &options);
     if let Some(auth) = auth {
         router = auth.protect(router);
     }
     let served = http::serve_router(listener, router, server.clone(), &options, stop).await;
+    if let Some(page) = page {
+        page.end().await;
+    }
     end(&server, &store).await;
     served?;
     Ok(Exit::Done)
@@ -206,6 +231,8 @@ fn read(args: Args) -> anyhow::Result<Config> {
         ("keys_file", "--keys-file", args.keys_file),
         ("keys_url", "--keys-url", args.keys_url),
         ("resource", "--resource", args.resource),
+        ("admin", "--admin", args.admin),
+        ("admin_token_file", "--admin-token-file", args.admin_token_file),
         ("hold", "--hold", args.hold),
         ("start", "--start", args.start),
     ];
@@ -290,19 +317,20 @@ async fn end(server: &TaskServer<Gateway>, store: &Opened) {
 }
 
 /// Where the gateway is, and what to do with it. Its first line is for scripts too.
-fn banner(config: &Config, address: SocketAddr, place: &Place) -> String {
+fn banner(config: &Config, address: SocketAddr, place: &Place, page: Option<&str>) -> String {
     let url = format!("http://{address}/mcp");
     let behind: Vec<String> = config.upstreams.iter().map(config::UpstreamConfig::shown).collect();
     let (store, shown) = match place {
         Place::File(file) => ("--db", file.to_string_lossy().into_owned()),
         Place::Database(_) => ("--store", place.to_string()),
     };
+    let page = page.map(|link| format!("Their page:       {link}\n")).unwrap_or_default();
     format!(
         "listening on {url}\n\n\
         Behind it: {}.\n\
         May call:  {}.\n\
         Call a tool:      outlast call {url} TOOL --arg NAME=VALUE\n\
-        See the tasks:    outlast tasks list {store} {}\n\n\
+        See the tasks:    outlast tasks list {store} {}\n{page}\n\
         Ctrl-C stops the gateway. Its tasks stay in {shown}. Started again, it repeats interrupted calls of harmless tools alone.\n",
         behind.join(", "),
         config.access.shown(),
