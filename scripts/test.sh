@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Passes every test: format, lints, documentation, unit, property, store, crash and integration tests, twenty rounds of
 # killing a whole server, ten thousand seeds of the simulation, the README's demo, the official conformance suite, a Python
-# client, and the gateway between real servers and clients.
+# client, the gateway between real servers and clients, and the operator's page in a browser.
 #
 #   scripts/test.sh              all of it
 #   scripts/test.sh --rust       what cargo alone can do: without the demo, the conformance suite and the real peers
@@ -55,6 +55,7 @@ if [ -z "$rust_only" ]; then
   scripts/conformance.sh --prepare
   scripts/fastmcp.sh --prepare
   scripts/gateway.sh --prepare
+  scripts/page.sh --prepare
   echo "all there"
 fi
 
@@ -121,6 +122,9 @@ if [ -z "$rust_only" ]; then
 
   step "the gateway, in front of real servers and called by real clients"
   scripts/gateway.sh
+
+  step "the operator's page, in a browser"
+  scripts/page.sh
 fi
 
 step "all passed"
