@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-pub(crate) use outlast_admin::text::{json, lapse, one_line, owner, printable, span};
+pub(crate) use outlast_admin::text::{json, one_line, owner, printable, span};
 
 /// [Printable](printable) text as several lines, cut after `most` characters. A tab and the line ends of Windows do no harm.
 pub(crate) fn bounded(text: &str, most: usize) -> String {

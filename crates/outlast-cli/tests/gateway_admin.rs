@@ -118,7 +118,10 @@ fn a_token_that_was_set_is_the_one_and_is_not_printed() {
 fn a_page_that_others_could_reach_or_whose_token_is_none_is_refused() {
     let place = Place::new(&[]);
     let said = refuses(gateway(&place, &["--admin", "0.0.0.0:0"]));
-    assert!(said.contains("can be reached from other machines") && said.contains("--admin-token-file"), "{said}");
+    assert!(
+        said.contains("can be reached from other machines") && said.contains("--admin-token-file"),
+        "{said}"
+    );
     fs::write(place.path().join("token"), "short-secret").unwrap();
     let said = refuses(gateway(&place, &["--admin-token-file", "token"]));
     assert!(said.contains("token holds no admin token") && said.contains("16 characters"), "{said}");
@@ -137,7 +140,8 @@ fn a_stop_does_not_wait_for_pages_that_are_open() {
     let mut stream = TcpStream::connect(&address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let token = token.unwrap();
-    write!(stream, "GET /api/changes HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\r\n").unwrap();
+    write!(stream, "GET /api/changes HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\r\n")
+        .unwrap();
     let mut heard = Vec::new();
     while !text(&heard).contains("event: open") {
         let mut some = [0; 1_024];
