@@ -7,6 +7,7 @@ import fs from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import process from 'node:process';
+import { isDeepStrictEqual } from 'node:util';
 import { chromium } from 'playwright-core';
 import { hostile } from './upstream.mjs';
 
@@ -116,7 +117,7 @@ async function check(name, work) {
 }
 
 function equal(found, expected, what = 'it') {
-  if (JSON.stringify(found) !== JSON.stringify(expected)) throw new Error(what + ' is ' + JSON.stringify(found) + ', not ' + JSON.stringify(expected));
+  if (!isDeepStrictEqual(found, expected)) throw new Error(what + ' is ' + JSON.stringify(found) + ', not ' + JSON.stringify(expected));
 }
 
 function holds(is, what) {
@@ -225,7 +226,7 @@ await check('a question is a form that says what is wrong, and its answer reache
   await form.getByRole('button', { name: 'Send the answer' }).click();
   await form.getByText('5 fields are not right yet.').waitFor();
   equal(await form.locator('[aria-invalid="true"]').count(), 1 + 1 + 1 + 2 + 3, 'what is marked');
-  holds(await form.getByLabel('Your name').evaluate((node) => node === document.activeElement), 'the first wrong field has the focus');
+  holds(await form.locator('[aria-invalid="true"]').first().evaluate((node) => node === document.activeElement), 'the first wrong field has the focus');
   await form.getByLabel('Your name').fill('Zoë <b>Ada</b>');
   await form.getByLabel('Copies').fill('3');
   await form.getByLabel('E-mail').fill('zoe@example.com');
