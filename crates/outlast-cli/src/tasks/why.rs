@@ -2,10 +2,10 @@
 
 use std::io::Write;
 
+use outlast_admin::operate;
 use outlast_core::{Cause, Filter, Status, Store, Task, TaskId, Timestamp};
 use serde_json::{Value, json};
 
-use super::find;
 use crate::text;
 
 /// Say what a task waits for
@@ -19,7 +19,7 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(store: &dyn Store, args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
-    let task = find(store, args.id).await?;
+    let task = operate::find(store, args.id).await.map_err(super::refused)?;
     let workers = store.workers().await?;
     let most = workers.iter().map(|seen| seen.per_owner).max().unwrap_or_default();
     let (running, now) = running(store, &task, most).await?;
@@ -73,7 +73,7 @@ fn as_json(cause: &Cause, task: &Task, now: Timestamp) -> Value {
 fn as_text(cause: &Cause, task: &Task, now: Timestamp) -> String {
     let id = task.id;
     let ago = |at: Timestamp| format!("{} ago", text::span(now.since(at)));
-    let ahead = |at: Timestamp| format!("in {}, at {}", text::span(at.since(now)), text::instant(at));
+    let ahead = |at: Timestamp| format!("in {}, at {at}", text::span(at.since(now)));
     match cause {
         Cause::Ended(status) => format!("It waits for nothing: it is {}.", status.as_str()),
         Cause::Running { worker, until } => {
