@@ -9,19 +9,16 @@
 use std::{
     error::Error,
     process::Command,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
     time::{Duration, Instant},
 };
 
 use futures::future::try_join_all;
 use outlast_core::{
-    By, Call, ClaimRequest, Event, NewTask, Owner, Payload, Spec, Store, StoreError, TaskId, ToolVersion,
-    WorkerId,
+    By, Call, ClaimRequest, Event, Hint, NewTask, Owner, Payload, Spec, Store, StoreError, TaskId,
+    ToolVersion, WorkerId,
 };
 use outlast_postgres::{Options, PostgresStore};
+use tokio_postgres::Client;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -61,11 +58,82 @@ async fn main() -> Result<()> {
         }
         store.close().await;
     }
+    let (observer, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await?;
+    tokio::spawn(connection);
     for replicas in [1, 2, 4] {
-        let rate = lives(&url, replicas, span).await?;
-        print_rate(&format!("create to complete, {replicas} replicas"), rate, "64 workers each, one owner");
+        let before = transactions(&observer).await?;
+        let lives = lives(&url, &observer, replicas, span).await?;
+        let transactions = transactions(&observer).await? - before;
+        let changes = lives.created + lives.claimed + lives.completed;
+        let note = format!(
+            "{:.1} changes a transaction (each tells of its own by one NOTIFY), {:.0}% of {} claims came back empty, {} connections",
+            changes as f64 / transactions.max(1) as f64,
+            100.0 * lives.empty as f64 / lives.claims.max(1) as f64,
+            lives.claims,
+            lives.connections,
+        );
+        print_rate(
+            &format!("create to complete, {replicas} replicas"),
+            lives.completed as f64 / lives.took,
+            &note,
+        );
     }
+    let mut delays = heard(&url, span).await?;
+    delays.sort_unstable();
+    let at = |share: usize| delays[(delays.len() - 1) * share / 1_000];
+    println!(
+        "{:<40} {:>10} changes   50 of 100 within {:.2?}, 99 of 100 within {:.2?}, all within {:.2?}",
+        "a change heard at another replica",
+        delays.len(),
+        at(500),
+        at(990),
+        at(1_000),
+    );
     Ok(())
+}
+
+/// What replicas did in a while.
+#[derive(Default)]
+struct Lives {
+    took: f64,
+    created: u64,
+    claims: u64,
+    /// Claims that found nothing, or only what another replica was taking.
+    empty: u64,
+    claimed: u64,
+    completed: u64,
+    connections: i64,
+}
+
+/// How many transactions this database has committed.
+async fn transactions(observer: &Client) -> Result<u64> {
+    // Its own counts are written down when a connection has been idle for a moment.
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    let row = observer
+        .query_one(
+            "SELECT sum(xact_commit)::int8 FROM pg_stat_database WHERE datname = current_database()",
+            &[],
+        )
+        .await?;
+    Ok(u64::try_from(row.get::<_, i64>(0))?)
+}
+
+/// How long after a change was acknowledged at one replica another one hears of it, one change after the other.
+async fn heard(url: &str, span: Duration) -> Result<Vec<Duration>> {
+    let schema = format!("bench_{}", &random_id().to_string()[..12]);
+    let open = || PostgresStore::connect(url, Options::default().schema(&schema));
+    let (here, there) = (open().await?, open().await?);
+    let mut hints = there.watch();
+    let (start, mut delays) = (Instant::now(), Vec::new());
+    while start.elapsed() < span || delays.is_empty() {
+        let new = new(random_id());
+        let id = new.id;
+        here.create(new, None).await?;
+        let acknowledged = Instant::now();
+        while hints.next().await != Some(Hint::Changed(id)) {}
+        delays.push(acknowledged.elapsed());
+    }
+    Ok(delays)
 }
 
 fn print_rate(what: &str, rate: f64, note: &str) {
@@ -135,27 +203,28 @@ async fn reads(store: &PostgresStore, span: Duration) -> Result<f64> {
     Ok(count as f64 / start.elapsed().as_secs_f64())
 }
 
-/// How many tasks a second are created, claimed and completed, with as many callers as there are workers.
-async fn lives(url: &str, replicas: usize, span: Duration) -> Result<f64> {
+/// Creates, claims and completes tasks, with as many callers as there are workers.
+async fn lives(url: &str, observer: &Client, replicas: usize, span: Duration) -> Result<Lives> {
     const WORKERS: usize = 64;
     let schema = format!("bench_{}", &random_id().to_string()[..12]);
     let start = Instant::now();
-    let completed = Arc::new(AtomicU64::new(0));
-    let mut running = Vec::new();
+    let (mut callers, mut workers) = (Vec::new(), Vec::new());
     for replica in 0..replicas {
         let store = PostgresStore::connect(url, Options::default().schema(&schema)).await?;
         for _ in 0..WORKERS {
             let store = store.clone();
-            running.push(tokio::spawn(async move {
+            callers.push(tokio::spawn(async move {
+                let mut created = 0;
                 while start.elapsed() < span {
                     store.create(new(random_id()), None).await?;
+                    created += 1;
                 }
-                Ok::<_, StoreError>(())
+                Ok::<u64, StoreError>(created)
             }));
         }
-        let completed = completed.clone();
-        running.push(tokio::spawn(async move {
+        workers.push(tokio::spawn(async move {
             let worker = WorkerId::new(format!("worker {replica}"));
+            let mut lives = Lives::default();
             while start.elapsed() < span {
                 let request = ClaimRequest {
                     worker: worker.clone(),
@@ -165,20 +234,33 @@ async fn lives(url: &str, replicas: usize, span: Duration) -> Result<f64> {
                     max: u32::try_from(WORKERS).unwrap_or(u32::MAX),
                 };
                 let claimed = store.claim(request).await?;
-                try_join_all(claimed.into_iter().map(|claimed| {
+                lives.claims += 1;
+                lives.empty += u64::from(claimed.is_empty());
+                lives.claimed += claimed.len() as u64;
+                let done = claimed.into_iter().map(|claimed| {
                     let done = vec![Event::Complete(Payload::null())];
                     store.apply(claimed.task.id, By::Lease(claimed.token), done)
-                }))
-                .await
-                .map(|done| completed.fetch_add(done.len() as u64, Ordering::Relaxed))?;
+                });
+                lives.completed += try_join_all(done).await?.len() as u64;
             }
-            Ok(())
+            Ok::<_, StoreError>(lives)
         }));
     }
-    for done in try_join_all(running).await? {
-        done?;
+    tokio::time::sleep(span / 2).await;
+    let name = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outlast'";
+    let mut all = Lives { connections: observer.query_one(name, &[]).await?.get(0), ..Lives::default() };
+    for created in try_join_all(callers).await? {
+        all.created += created?;
     }
-    Ok(completed.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64())
+    for lives in try_join_all(workers).await? {
+        let lives = lives?;
+        all.claims += lives.claims;
+        all.empty += lives.empty;
+        all.claimed += lives.claimed;
+        all.completed += lives.completed;
+    }
+    all.took = start.elapsed().as_secs_f64();
+    Ok(all)
 }
 
 fn new(id: TaskId) -> NewTask {
