@@ -4,6 +4,7 @@
 mod call;
 mod demo;
 mod gateway;
+mod pages;
 mod signals;
 mod store;
 mod tasks;
@@ -46,6 +47,8 @@ enum Command {
     Gateway(gateway::Args),
     Store(store::Args),
     Tasks(tasks::Args),
+    Completions(pages::Completions),
+    Man(pages::Man),
 }
 
 fn main() -> ExitCode {
@@ -76,6 +79,8 @@ fn run(command: Command) -> anyhow::Result<Exit> {
             Command::Gateway(args) => gateway::main(args).await,
             Command::Store(args) => store::main(args).await,
             Command::Tasks(args) => tasks::main(args).await,
+            Command::Completions(args) => Ok(pages::completions(&args)),
+            Command::Man(args) => pages::man(&args),
         }
     });
     // A read of standard input cannot be called off, and must not keep the process.
