@@ -1,13 +1,17 @@
 //! A task is its principal's, whatever token shows who that is.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    net::SocketAddr,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use outlast_auth::{Auth, Jwt};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
     issuer::{Issuer, Signer},
-    support::{RESOURCE, ask, call, serve},
+    support::{RESOURCE, ask, call, client, serve},
 };
 
 #[allow(clippy::disallowed_methods)]
@@ -65,4 +69,67 @@ async fn the_same_subject_of_another_issuer_is_somebody_else() {
     let another = at(&second).authenticate(&named(&second, &other)).await.unwrap();
     assert_ne!(ann, another);
     assert!(at(&first).authenticate(&named(&second, &other)).await.is_err());
+}
+
+/// A request of protocol 2025-11-25, and its status and session.
+async fn in_session(
+    server: SocketAddr,
+    method: Method,
+    token: &str,
+    session: Option<&str>,
+    body: Option<Value>,
+) -> (u16, Option<String>) {
+    let mut request = client()
+        .request(method, format!("http://{server}/mcp"))
+        .header("authorization", token)
+        .header("content-type", "application/json")
+        .header("accept", "application/json, text/event-stream")
+        .header("mcp-protocol-version", "2025-11-25")
+        .timeout(Duration::from_secs(30));
+    if let Some(session) = session {
+        request = request.header("mcp-session-id", session);
+    }
+    if let Some(body) = body {
+        request = request.body(body.to_string());
+    }
+    // Not its body: that of a stream has no end.
+    let response = request.send().await.unwrap();
+    let session = response.headers().get("mcp-session-id").map(|id| id.to_str().unwrap().to_owned());
+    (response.status().as_u16(), session)
+}
+
+#[tokio::test]
+async fn a_session_is_not_there_for_anybody_but_the_principal_who_began_it() {
+    let signer = Signer::p256();
+    let issuer = Issuer::start(vec![signer.jwk("ec")]).await;
+    let server = serve(Auth::new(Jwt::new(&issuer.url, RESOURCE).unwrap())).await;
+    let token = |subject: &str, id: &str| {
+        let claims = json!({ "iss": issuer.url, "sub": subject, "aud": RESOURCE, "exp": soon(), "jti": id });
+        format!("Bearer {}", signer.token("ec", &claims))
+    };
+    let (ann, bob) = (token("ann", "1"), token("bob", "2"));
+    let begin = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" },
+    } });
+    let began = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+    let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
+    let (status, session) = in_session(server, Method::POST, &ann, None, Some(begin)).await;
+    let session = session.unwrap();
+    assert_eq!(status, 200);
+    assert_eq!(in_session(server, Method::POST, &ann, Some(&session), Some(began)).await.0, 202);
+
+    // What she was given, and what the SDK may have written of it in a log.
+    let bare = session.rsplit_once('.').map_or(&*session, |(id, _)| id);
+    for stolen in [&*session, bare] {
+        for (method, body) in
+            [(Method::POST, Some(list.clone())), (Method::GET, None), (Method::DELETE, None)]
+        {
+            let (status, _) = in_session(server, method.clone(), &bob, Some(stolen), body).await;
+            assert_eq!(status, 404, "{method} {stolen}");
+        }
+    }
+    // It is still there for her, whatever token shows who she is.
+    let renewed = token("ann", "3");
+    assert_eq!(in_session(server, Method::POST, &renewed, Some(&session), Some(list)).await.0, 200);
+    assert_eq!(in_session(server, Method::GET, &renewed, Some(&session), None).await.0, 200);
 }

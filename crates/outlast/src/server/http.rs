@@ -46,11 +46,13 @@ use tower::{Layer, Service};
 use super::{
     TaskServer,
     connections::Connections,
+    owner::Principal,
     push::{
         aside::{LISTEN, move_aside},
         pace::Pace,
         refusal::plain_refusal,
     },
+    session_seal::SessionSeal,
 };
 
 /// How long a stream has for its end, however long the requests beside it took.
@@ -71,6 +73,7 @@ pub struct Options {
     pub cancel: CancellationToken,
     /// Requests that are being answered, streams not counted.
     in_flight: TaskTracker,
+    seal: SessionSeal,
 }
 
 impl Default for Options {
@@ -84,6 +87,7 @@ impl Default for Options {
             max_body_bytes: 4 << 20,
             cancel: CancellationToken::new(),
             in_flight: TaskTracker::new(),
+            seal: SessionSeal::new(),
         }
     }
 }
@@ -211,7 +215,11 @@ pub async fn serve_router<H: ServerHandler>(
 /// ```
 #[must_use]
 pub fn layer(options: &Options) -> TaskLayer {
-    TaskLayer { max_body_bytes: options.max_body_bytes, in_flight: options.in_flight.clone() }
+    TaskLayer {
+        max_body_bytes: options.max_body_bytes,
+        in_flight: options.in_flight.clone(),
+        seal: options.seal.clone(),
+    }
 }
 
 /// What HTTP clients of tasks need and the SDK does not do:
@@ -221,17 +229,25 @@ pub fn layer(options: &Options) -> TaskLayer {
 /// - A `subscriptions/listen` request with task ids gets past the SDK, which would drop them (S27), and a refusal of it is a
 ///   plain answer (S28b).
 /// - A poll that came too fast is answered with status 429 and `Retry-After` (S23).
+/// - A session of an earlier protocol is its [`Principal`]'s alone who began it; to everybody else it does not exist. Sessions
+///   end with the process, also where the SDK is given a store for them.
 #[derive(Debug, Clone)]
 pub struct TaskLayer {
     max_body_bytes: usize,
     in_flight: TaskTracker,
+    seal: SessionSeal,
 }
 
 impl<S> Layer<S> for TaskLayer {
     type Service = TaskService<S>;
 
     fn layer(&self, inner: S) -> TaskService<S> {
-        TaskService { inner, max_body_bytes: self.max_body_bytes, in_flight: self.in_flight.clone() }
+        TaskService {
+            inner,
+            max_body_bytes: self.max_body_bytes,
+            in_flight: self.in_flight.clone(),
+            seal: self.seal.clone(),
+        }
     }
 }
 
@@ -241,6 +257,7 @@ pub struct TaskService<S> {
     inner: S,
     max_body_bytes: usize,
     in_flight: TaskTracker,
+    seal: SessionSeal,
 }
 
 impl<S, B> Service<Request<Body>> for TaskService<S>
@@ -262,8 +279,15 @@ where
         // The clone takes the place of the service that was polled ready.
         let ready = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, ready);
-        let max = self.max_body_bytes;
+        let (max, seal) = (self.max_body_bytes, self.seal.clone());
         Box::pin(self.in_flight.track_future(async move {
+            let caller = request.extensions().get::<Principal>().cloned();
+            if !seal.take(caller.as_ref(), request.headers_mut()) {
+                // As the SDK says it of one that never was.
+                let mut response = Response::new(Body::from("Not Found: Session not found"));
+                *response.status_mut() = StatusCode::NOT_FOUND;
+                return Ok(response);
+            }
             let retry = RetryAfter::default();
             request.extensions_mut().insert(retry.clone());
             let http1 = request.version() <= Version::HTTP_11;
@@ -289,6 +313,7 @@ where
                 request = Request::from_parts(parts, Body::from(body));
             }
             let mut response = inner.call(request).await?.map(Body::new);
+            seal.put(caller.as_ref(), response.headers_mut());
             if let Some(pace) = listens {
                 response = plain_refusal(response).await.map(|body| pace.watch(body));
             }

@@ -13,6 +13,7 @@ pub mod http;
 mod owner;
 mod push;
 pub(crate) mod repeats;
+mod session_seal;
 pub mod stdio;
 mod step;
 mod tasks;
