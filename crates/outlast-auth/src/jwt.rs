@@ -1,6 +1,6 @@
 //! Signed tokens of an issuer.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, Validation, errors::ErrorKind};
@@ -22,14 +22,14 @@ use crate::{
 /// is yet to come; clocks may differ by a minute. The principal is issuer and subject together.
 ///
 /// Keys are read again every ten minutes, and when a token names one that is not known, at most every ten seconds. When
-/// they cannot be read, those that were read before are good for a day.
+/// they cannot be read, or not within a second, those that were read before are good for a day.
 pub struct Jwt {
     issuer: String,
     audience: String,
     scopes: Vec<String>,
     source: Source,
     client: Option<reqwest::Client>,
-    keys: Keys,
+    keys: Arc<Keys>,
 }
 
 /// What is said of the issuer cannot be used.
@@ -42,6 +42,9 @@ pub enum JwtError {
     /// The certificates of this machine cannot be used.
     #[error("cannot fetch the keys of an issuer")]
     Client(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The keys cannot be read now.
+    #[error("the keys of the issuer cannot be read: {0}")]
+    Keys(String),
 }
 
 /// How far the clocks of issuer and server may differ.
@@ -109,6 +112,15 @@ impl Jwt {
     pub fn scope(mut self, scope: impl Into<String>) -> Self {
         self.scopes.push(scope.into());
         self
+    }
+
+    /// Reads the keys now. They are read when the first token comes; this is for those who want to know before whether that
+    /// will do.
+    ///
+    /// # Errors
+    /// When they cannot be read, or when none of them can sign a token.
+    pub async fn read_keys(&self) -> Result<(), JwtError> {
+        self.keys.read_now().await.map_err(JwtError::Keys)
     }
 
     fn keys_from(mut self, source: Source) -> Self {

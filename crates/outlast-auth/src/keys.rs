@@ -2,7 +2,7 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -12,7 +12,7 @@ use jsonwebtoken::{
 };
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::{sync::Mutex, time::Instant};
+use tokio::{sync::watch, time::Instant};
 use url::Url;
 
 use crate::{Denied, clock, fetch, metadata::is_safe};
@@ -34,6 +34,8 @@ const FRESH: Duration = Duration::from_secs(600);
 const FRESH_FILE: Duration = Duration::from_secs(2);
 /// The shortest time between two looks for a key that is not known: tokens of anybody's making can ask for one.
 const PAUSE: Duration = Duration::from_secs(10);
+/// How long a look may hold up those whose key is known, though not whether it is still good.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// How long keys are good while their issuer cannot be reached.
 const LAST: Duration = Duration::from_secs(24 * 3_600);
 
@@ -42,8 +44,26 @@ pub(crate) struct Keys {
     source: Source,
     client: Option<reqwest::Client>,
     known: RwLock<Option<Known>>,
-    /// When a read was last begun; held while one goes on.
-    tried: Mutex<Option<Instant>>,
+    /// The last look at them.
+    last: Mutex<Option<Look>>,
+}
+
+/// A look at the keys of an issuer. It goes on when whoever wanted it has left: others may wait for it, too.
+#[derive(Clone)]
+struct Look {
+    begun: Instant,
+    /// Closed when it is over.
+    under_way: watch::Receiver<()>,
+}
+
+impl Look {
+    fn is_over(&self) -> bool {
+        self.under_way.has_changed().is_err()
+    }
+
+    async fn over(mut self) {
+        while self.under_way.changed().await.is_ok() {}
+    }
 }
 
 #[derive(Clone)]
@@ -60,26 +80,49 @@ pub(crate) struct Key {
 }
 
 impl Keys {
-    pub(crate) fn new(source: Source, client: Option<reqwest::Client>) -> Self {
-        Self { source, client, known: RwLock::default(), tried: Mutex::default() }
+    pub(crate) fn new(source: Source, client: Option<reqwest::Client>) -> Arc<Self> {
+        Arc::new(Self { source, client, known: RwLock::default(), last: Mutex::default() })
     }
 
     /// The keys that may have signed a token with this header.
     ///
+    /// An issuer that hangs holds nobody up for long whose key is known.
+    ///
     /// # Errors
     /// When there is none, or when keys cannot be read now.
     pub(crate) async fn of(
-        &self,
+        self: &Arc<Self>,
         id: Option<&str>,
         algorithm: Algorithm,
     ) -> Result<Vec<DecodingKey>, Denied> {
-        let found = self.known().filter(|known| clock::now() < known.read + self.fresh());
-        if let Some(keys) = found.and_then(|known| matching(&known.keys, id, algorithm)) {
-            return Ok(keys);
+        let known = self.known();
+        let matches = known.as_ref().and_then(|known| matching(&known.keys, id, algorithm));
+        let is_fresh = known.is_some_and(|known| clock::now() < known.read + self.fresh());
+        let is_known = match matches {
+            Some(keys) if is_fresh => return Ok(keys),
+            matches => matches.is_some(),
+        };
+        let look = self.look();
+        if is_known {
+            // What comes of it counts, if it comes soon.
+            let _ = tokio::time::timeout_at(look.begun + PATIENCE, look.over()).await;
+        } else {
+            look.over().await;
         }
-        let known = self.refreshed().await?;
+        let known = self.known().filter(|known| clock::now() < known.read + LAST);
+        let known = known.ok_or(Denied::Unavailable(PAUSE))?;
         matching(&known.keys, id, algorithm)
             .ok_or(Denied::Invalid("the token is signed by a key that its issuer does not have"))
+    }
+
+    /// Reads the keys, whether or not that is due.
+    ///
+    /// # Errors
+    /// Why that cannot be done.
+    pub(crate) async fn read_now(&self) -> Result<(), String> {
+        let known = Known { keys: self.read().await?.into(), read: clock::now() };
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(known);
+        Ok(())
     }
 
     fn known(&self) -> Option<Known> {
@@ -90,26 +133,27 @@ impl Keys {
         if matches!(self.source, Source::File(_)) { FRESH_FILE } else { FRESH }
     }
 
-    /// The keys after a look, unless the last look was a moment ago; one look serves all who wait for it.
-    async fn refreshed(&self) -> Result<Known, Denied> {
-        let asked = clock::now();
-        let mut tried = self.tried.lock().await;
+    /// The look that is under way, or was a moment ago, else a new one; one look serves all who wait for it.
+    fn look(self: &Arc<Self>) -> Look {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let pause = if matches!(self.source, Source::File(_)) { FRESH_FILE } else { PAUSE };
-        let again = tried.is_none_or(|last| last + pause <= asked);
-        if again {
-            *tried = Some(clock::now());
-            match self.read().await {
-                Ok(keys) => {
-                    let known = Known { keys: keys.into(), read: clock::now() };
-                    *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(known);
-                }
-                Err(why) => {
-                    tracing::error!(source = ?self.source, why, "the keys of an issuer cannot be read");
-                }
-            }
+        let now = clock::now();
+        if let Some(look) = &*last
+            && (now < look.begun + pause || !look.is_over())
+        {
+            return look.clone();
         }
-        let known = self.known().filter(|known| clock::now() < known.read + LAST);
-        known.ok_or(Denied::Unavailable(PAUSE))
+        let (ends, under_way) = watch::channel(());
+        let look = Look { begun: now, under_way };
+        *last = Some(look.clone());
+        let keys = self.clone();
+        tokio::spawn(async move {
+            if let Err(why) = keys.read_now().await {
+                tracing::error!(source = ?keys.source, why, "the keys of an issuer cannot be read");
+            }
+            drop(ends);
+        });
+        look
     }
 
     async fn read(&self) -> Result<Vec<Key>, String> {

@@ -80,6 +80,7 @@ fn a_bearer_of_a_token_in_the_file_may_call_and_nobody_else() {
     fs::write(place.path().join("tokens"), "ann ann-has-this-token\n").unwrap();
     let gateway = Http::run(gateway(&place, &["--listen", "127.0.0.1:0", "--auth", "bearer-file", "tokens"]));
     assert!(gateway.banner.contains("whoever shows a token"), "{}", gateway.banner);
+    assert!(gateway.banner.contains("NAME=VALUE --token-env VAR"), "{}", gateway.banner);
     let url = format!("http://{}/mcp", gateway.address);
 
     let refused = raw(&gateway, "/mcp", "");
@@ -89,6 +90,8 @@ fn a_bearer_of_a_token_in_the_file_may_call_and_nobody_else() {
     assert!(called.status.success(), "{}", text(&called.stderr));
     let refused = person(&place, "nobody-has-this-token", &["call", &url, "quick"]);
     assert!(!refused.status.success(), "{}", text(&refused.stdout));
+    let why = text(&refused.stderr);
+    assert!(why.contains("the token is not known") && why.contains("--token-env VAR"), "{why}");
     // A new token for the same person, without a restart.
     fs::write(place.path().join("tokens"), "ann ann-has-this-token\nann ann-has-another-token\n").unwrap();
     let renewed = || person(&place, "ann-has-another-token", &["call", &url, "quick"]).status.success();
@@ -163,6 +166,11 @@ fn what_does_not_go_together_is_refused_with_what_is_missing() {
     for (args, word) in [
         (&["--auth", "bearer-file"][..], "`tokens`"),
         (&["--auth", "bearer-file", "no-such-file"], "cannot read the tokens in no-such-file"),
+        (&["--auth", "bearer-file", "no-such-file"], "a name, a space and a token"),
+        (
+            &["--auth", "jwt", "--issuer", ISSUER, "--audience", "a", "--keys-file", "no-such-file"],
+            "JSON Web Key Set",
+        ),
         (&["--auth", "jwt"], "`issuer` is missing"),
         (&["--auth", "jwt", "--issuer", ISSUER], "`audience` is missing"),
         (&["--auth", "jwt", "--issuer", "http://login.example.com", "--audience", "a"], "https"),
@@ -188,4 +196,22 @@ fn what_does_not_go_together_is_refused_with_what_is_missing() {
         let refusal = refuses(&place, args);
         assert!(refusal.contains(word), "{args:?}: {refusal}");
     }
+}
+
+#[test]
+fn a_check_says_that_nobody_could_call() {
+    let place = Place::new(&[]);
+    let jwt = ["--auth", "jwt", "--issuer", ISSUER, "--audience", RESOURCE, "--keys-file", "keys.json"];
+    let check = |auth: &[&str]| gateway(&place, &[&["--check"], auth].concat()).output().unwrap();
+    for (auth, why) in
+        [(&jwt[..], "keys of the issuer"), (&["--auth", "bearer-file", "tokens"], "cannot read the tokens")]
+    {
+        let checked = check(auth);
+        assert_eq!(checked.status.code(), Some(1), "{auth:?}");
+        let said = text(&checked.stdout);
+        assert!(said.contains("reached") && said.contains(why), "{said}");
+    }
+    fs::write(place.path().join("keys.json"), KEYS).unwrap();
+    let checked = check(&jwt);
+    assert!(checked.status.success(), "{}", text(&checked.stdout));
 }

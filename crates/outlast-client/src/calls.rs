@@ -144,8 +144,7 @@ impl Calls {
         begun: Option<u64>,
     ) -> Result<Option<Asked>, ErrorData> {
         self.all_known().await;
-        let mut calls = self.calls();
-        calls.retain(|_, entry| entry.until.is_none_or(|until| clock::now() < until));
+        let calls = self.calls();
         if let Some(id) = origin(&context.extensions) {
             let entry = calls.get(id).filter(|entry| entry.until.is_none());
             return Ok(entry.map(Asked::of));
@@ -233,8 +232,12 @@ impl Calls {
         echoes
     }
 
+    /// Without those that were given up too long ago.
     fn calls(&self) -> MutexGuard<'_, HashMap<RequestId, Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut calls = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = clock::now();
+        calls.retain(|_, entry| entry.until.is_none_or(|until| now < until));
+        calls
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use outlast::TaskContext;
@@ -22,6 +22,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::outbox::Outbox;
+
 /// The handler of one call: its questions become those of the task, its progress the task's status.
 pub(crate) struct Bridge {
     context: TaskContext,
@@ -36,6 +38,14 @@ pub(crate) struct Bridge {
     /// What the keys of questions begin with.
     prefix: &'static str,
     keys: Mutex<HashMap<String, usize>>,
+    /// Each thing that is said comes by itself, and a caller may be slow to take it.
+    outbox: Mutex<Outbox<Said>>,
+}
+
+/// What an upstream says in a call.
+enum Said {
+    Progress(ProgressNotificationParam),
+    Log(LoggingMessageNotificationParam),
 }
 
 /// Where a caller is told of progress and of what is logged whose call is held open.
@@ -86,6 +96,7 @@ impl Bridge {
             logs: Logs::of(&request.meta),
             prefix: "",
             keys: Mutex::default(),
+            outbox: Mutex::default(),
         }
     }
 
@@ -101,6 +112,7 @@ impl Bridge {
             logs: self.logs,
             prefix: "task-",
             keys: Mutex::default(),
+            outbox: Mutex::default(),
         }
     }
 
@@ -122,6 +134,49 @@ impl Bridge {
             1 => key,
             times => format!("{key}-{times}"),
         }
+    }
+
+    /// Who hears what is logged, and from which level on.
+    fn hears(&self) -> (&Peer<RoleServer>, Logs) {
+        match &self.listener {
+            Some(listener) => (&listener.peer, listener.logs),
+            None => (&self.attempt, self.logs),
+        }
+    }
+
+    /// Says something to the caller, and all that is said meanwhile. Of what is said faster than the caller takes it, the
+    /// newest reaches them.
+    async fn say(&self, said: Said, length: usize) {
+        if !self.outbox().put(said, length) {
+            return;
+        }
+        loop {
+            let next = self.outbox().take();
+            match next {
+                Some(Said::Progress(progress)) => self.tell(progress).await,
+                Some(Said::Log(log)) => drop(self.hears().0.notify_logging_message(log).await),
+                None => return,
+            }
+        }
+    }
+
+    async fn tell(&self, mut progress: ProgressNotificationParam) {
+        if let Some(Listener { peer, token: Some(token), .. }) = &self.listener {
+            self.context.progress(progress.progress, progress.total, progress.message.as_deref()).await;
+            progress.progress_token = token.clone();
+            // A caller who left needs no progress.
+            let _ = peer.notify_progress(progress).await;
+        } else if let Some(token) = &self.token {
+            // To the caller while there is no task, and else the task's status.
+            progress.progress_token = token.clone();
+            let _ = self.attempt.notify_progress(progress).await;
+        } else {
+            self.context.progress(progress.progress, progress.total, progress.message.as_deref()).await;
+        }
+    }
+
+    fn outbox(&self) -> MutexGuard<'_, Outbox<Said>> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks, and gives the answer back; one that was given to the question before is not asked for again.
@@ -170,19 +225,8 @@ impl ClientHandler for Bridge {
         params: ProgressNotificationParam,
         _context: NotificationContext<RoleClient>,
     ) {
-        let mut progress = params;
-        if let Some(Listener { peer, token: Some(token), .. }) = &self.listener {
-            self.context.progress(progress.progress, progress.total, progress.message.as_deref()).await;
-            progress.progress_token = token.clone();
-            // A caller who left needs no progress.
-            let _ = peer.notify_progress(progress).await;
-        } else if let Some(token) = &self.token {
-            // To the caller while there is no task, and else the task's status.
-            progress.progress_token = token.clone();
-            let _ = self.attempt.notify_progress(progress).await;
-        } else {
-            self.context.progress(progress.progress, progress.total, progress.message.as_deref()).await;
-        }
+        let length = params.message.as_ref().map_or(0, String::len);
+        self.say(Said::Progress(params), length).await;
     }
 
     async fn on_logging_message(
@@ -190,12 +234,9 @@ impl ClientHandler for Bridge {
         params: LoggingMessageNotificationParam,
         _context: NotificationContext<RoleClient>,
     ) {
-        let (peer, logs) = match &self.listener {
-            Some(listener) => (&listener.peer, listener.logs),
-            None => (&self.attempt, self.logs),
-        };
-        if logs.takes(params.level) {
-            let _ = peer.notify_logging_message(params).await;
+        if self.hears().1.takes(params.level) {
+            let length = params.data.to_string().len();
+            self.say(Said::Log(params), length).await;
         }
     }
 

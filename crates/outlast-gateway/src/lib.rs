@@ -22,6 +22,7 @@ mod describe;
 mod gateway;
 mod hold;
 mod names;
+mod outbox;
 mod own_tools;
 mod proxy;
 mod remembered;

@@ -101,14 +101,21 @@ pub(crate) struct Issuer {
     /// How often its keys were read.
     pub(crate) reads: Arc<AtomicUsize>,
     pub(crate) is_down: Arc<AtomicBool>,
+    /// Whether it lets those wait for ever who want its keys.
+    pub(crate) hangs: Arc<AtomicBool>,
 }
 
 impl Issuer {
     pub(crate) async fn start(keys: Vec<Value>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/realms/a", listener.local_addr().unwrap());
-        let issuer =
-            Self { url, keys: Arc::new(Mutex::new(keys)), reads: Arc::default(), is_down: Arc::default() };
+        let issuer = Self {
+            url,
+            keys: Arc::new(Mutex::new(keys)),
+            reads: Arc::default(),
+            is_down: Arc::default(),
+            hangs: Arc::default(),
+        };
         let (metadata, served) = (issuer.clone(), issuer.clone());
         let router = Router::new()
             .route(
@@ -122,6 +129,9 @@ impl Issuer {
                 "/realms/a/keys",
                 routing::get(async move || {
                     served.reads.fetch_add(1, Ordering::SeqCst);
+                    if served.hangs.load(Ordering::SeqCst) {
+                        std::future::pending::<()>().await;
+                    }
                     if served.is_down.load(Ordering::SeqCst) {
                         return (StatusCode::BAD_GATEWAY, String::new());
                     }

@@ -197,6 +197,42 @@ async fn an_issuer_that_is_away_does_not_take_the_good_tokens_with_it() {
 }
 
 #[tokio::test]
+async fn an_issuer_that_hangs_holds_nobody_up_whose_key_is_known() {
+    let signer = Signer::p256();
+    let issuer = Issuer::start(vec![signer.jwk("ec")]).await;
+    let server = of(&issuer).await;
+    let token = signer.token("ec", &but(&issuer, "exp", json!(now() + 1_000_000)));
+    assert_eq!(with(server, &token).await.status, 200);
+
+    issuer.hangs.store(true, Ordering::SeqCst);
+    pass(Duration::from_secs(600)).await;
+    // It is given up after ten seconds, which the first who comes must not wait for, nor those after them.
+    let all = async {
+        for _ in 0..50 {
+            assert_eq!(with(server, &token).await.status, 200);
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(8), all).await.unwrap();
+    assert_eq!(issuer.reads.load(Ordering::SeqCst), 2, "one look serves all");
+
+    issuer.hangs.store(false, Ordering::SeqCst);
+    pass(Duration::from_secs(20)).await;
+    assert_eq!(with(server, &token).await.status, 200);
+}
+
+#[tokio::test]
+async fn whether_keys_can_be_read_can_be_found_out_beforehand() {
+    let signer = Signer::p256();
+    let issuer = Issuer::start(vec![signer.jwk("ec")]).await;
+    Jwt::new(&issuer.url, RESOURCE).unwrap().read_keys().await.unwrap();
+    let missing = Jwt::new(&issuer.url, RESOURCE).unwrap().keys_file("no/such/file");
+    assert!(missing.read_keys().await.unwrap_err().to_string().contains("No such file"));
+    issuer.keys.lock().unwrap().clear();
+    let none = Jwt::new(&issuer.url, RESOURCE).unwrap().read_keys().await.unwrap_err();
+    assert!(none.to_string().contains("no key that signs"), "{none}");
+}
+
+#[tokio::test]
 async fn keys_come_from_a_url_or_a_file_where_these_are_named() {
     let (signer, next) = (Signer::rsa(), Signer::ed25519());
     let issuer = Issuer::start(vec![signer.jwk("rsa")]).await;

@@ -142,7 +142,7 @@ pub(crate) fn report(end: End, handle: Option<&TaskHandle>, json: bool) -> anyho
             Ok(Exit::Done)
         }
         End::Error(error) => {
-            eprintln!("outlast: {}", text::bounded(&error.kind().to_string(), LONGEST));
+            eprintln!("outlast: {}", text::bounded(&said(error.kind()), LONGEST));
             let handle = error.handle().or(handle).filter(|_| error.is_retryable());
             if let Some(handle) = handle {
                 say_how_to_go_on(handle);
@@ -162,6 +162,17 @@ pub(crate) fn report(end: End, handle: Option<&TaskHandle>, json: bool) -> anyho
             Ok(Exit::Interrupted)
         }
     }
+}
+
+/// What is said of an error, with what to do where the error alone does not say it.
+fn said(kind: &CallErrorKind) -> String {
+    let CallErrorKind::Unauthorized(challenge) = kind else { return kind.to_string() };
+    // RFC 6750; there is none where no token was shown.
+    let why = challenge.split_once("error_description=\"").and_then(|(_, rest)| rest.split('"').next());
+    let why = why.map_or_else(String::new, |why| format!(" ({})", text::one_line(why, 200)));
+    format!(
+        "{kind}{why}; show it a good token with --token-env VAR, where VAR is the environment variable with the token"
+    )
 }
 
 /// How another process takes the task up.

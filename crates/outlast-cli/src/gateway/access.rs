@@ -17,6 +17,8 @@ const ISSUER: &str = "the URL of an issuer of tokens, such as https://login.exam
 const AUDIENCE: &str = "what the `aud` of a token has to name, such as the URL of this gateway";
 const KEYS: &str = "the URL of the issuer's keys, a JSON Web Key Set";
 const KEYS_FILE: &str = "the name of a file with the issuer's keys, a JSON Web Key Set";
+const KEYS_WANTED: &str = "no token of the issuer can be checked; name a JSON Web Key Set with its public keys with --keys-file \
+    or --keys-url, or leave both out where the issuer has metadata";
 const SCOPES: &str = r#"a list of texts, such as ["tools"]"#;
 const RESOURCE: &str = "the URL by which callers reach this gateway, such as https://tools.example.com/mcp";
 const HOSTS: &str = r#"a list of host names without a port, such as ["tools.example.com"]"#;
@@ -147,20 +149,19 @@ impl Access {
     ///
     /// # Errors
     /// When the tokens or the issuer cannot be used.
-    pub(super) fn auth(&self) -> anyhow::Result<Option<Auth>> {
+    pub(super) async fn auth(&self) -> anyhow::Result<Option<Auth>> {
         let auth = match &self.who {
             Who::Anybody => return Ok(None),
-            Who::Tokens(file) => Auth::new(Bearer::from_file(file)?),
-            Who::Issuer { issuer, audience, keys, scopes } => {
-                let mut jwt = Jwt::new(issuer, audience)?;
-                for scope in scopes {
-                    jwt = jwt.scope(scope);
+            Who::Tokens(file) => Auth::new(Bearer::from_file(file).context(
+                "the tokens of those who may call cannot be used; each line of the file is a name, a space and a token",
+            )?),
+            Who::Issuer { keys, .. } => {
+                let jwt = self.jwt()?;
+                if matches!(keys, Keys::File(_)) {
+                    // It is here or not; an issuer may be away for a while.
+                    jwt.read_keys().await.context(KEYS_WANTED)?;
                 }
-                Auth::new(match keys {
-                    Keys::Found => jwt,
-                    Keys::Url(url) => jwt.keys_url(url)?,
-                    Keys::File(file) => jwt.keys_file(file),
-                })
+                Auth::new(jwt)
             }
         };
         // An audience is most often the URL of the server it is for.
@@ -176,6 +177,31 @@ impl Access {
         }))
     }
 
+    fn jwt(&self) -> anyhow::Result<Jwt> {
+        let Who::Issuer { issuer, audience, keys, scopes } = &self.who else { bail!("there is no issuer") };
+        let mut jwt = Jwt::new(issuer, audience)?;
+        for scope in scopes {
+            jwt = jwt.scope(scope);
+        }
+        Ok(match keys {
+            Keys::Found => jwt,
+            Keys::Url(url) => jwt.keys_url(url)?,
+            Keys::File(file) => jwt.keys_file(file),
+        })
+    }
+
+    /// Whether those who may call can be known: whether the tokens can be used, or the issuer's keys be read.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) async fn check(&self) -> anyhow::Result<()> {
+        self.auth().await?;
+        match self.who {
+            Who::Issuer { .. } => self.jwt()?.read_keys().await.context(KEYS_WANTED),
+            _ => Ok(()),
+        }
+    }
+
     /// Adds the names by which callers reach the gateway to those that are served.
     pub(super) fn name(&self, options: &mut http::Options) {
         let resource = self.resource.as_deref().and_then(|url| Url::parse(url).ok());
@@ -184,6 +210,11 @@ impl Access {
             options.allowed_origins.extend(["http", "https"].map(|scheme| format!("{scheme}://{host}:*")));
             options.allowed_hosts.push(host);
         }
+    }
+
+    /// What a caller adds to the command line of `outlast call`.
+    pub(super) fn option(&self) -> &'static str {
+        if matches!(self.who, Who::Anybody) { "" } else { " --token-env VAR" }
     }
 
     /// Who may call, in a few words.

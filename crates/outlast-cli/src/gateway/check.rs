@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{call::exit::Exit, text::printable};
 
-/// Reaches each upstream once, and writes what it is. Nothing is opened or listened on.
+/// Reaches each upstream once, and writes what it is; looks whether callers can be known. Nothing is opened or listened on.
 pub(super) async fn check(config: &Config) -> anyhow::Result<Exit> {
     let looks = config.upstreams.iter().map(|upstream| async {
         let server = upstream.upstream();
@@ -20,6 +20,10 @@ pub(super) async fn check(config: &Config) -> anyhow::Result<Exit> {
     for (text, is_good) in futures::future::join_all(looks).await {
         println!("{}", printable(&text));
         is_right &= is_good;
+    }
+    if let Err(error) = config.access.check().await {
+        println!("{}", printable(&format!("{error:#}")));
+        is_right = false;
     }
     Ok(if is_right { Exit::Done } else { Exit::Failed })
 }

@@ -163,7 +163,7 @@ pub(crate) async fn main(args: Args) -> anyhow::Result<Exit> {
         served?;
         return Ok(Exit::Done);
     }
-    let auth = config.access.auth()?;
+    let auth = config.access.auth().await?;
     let listener = config.access.listen(&config.listen).await?;
     let page = match &config.admin {
         Some(admin) => Some(admin.listen().await?),
@@ -320,20 +320,31 @@ async fn end(server: &TaskServer<Gateway>, store: &Opened) {
 fn banner(config: &Config, address: SocketAddr, place: &Place, page: Option<&str>) -> String {
     let url = format!("http://{address}/mcp");
     let behind: Vec<String> = config.upstreams.iter().map(config::UpstreamConfig::shown).collect();
-    let (store, shown) = match place {
-        Place::File(file) => ("--db", file.to_string_lossy().into_owned()),
-        Place::Database(_) => ("--store", place.to_string()),
+    let (see, shown) = match place {
+        Place::File(file) => {
+            let shown = file.to_string_lossy().into_owned();
+            (format!("outlast tasks list --db {}", shell_word(&shown)), shown)
+        }
+        // Its URL is shown without what may be secret in it.
+        Place::Database(_) => {
+            ("outlast tasks list, with the same --store or OUTLAST_STORE".to_owned(), place.to_string())
+        }
+    };
+    // No caller reaches an address that stands for all.
+    let called = match address.ip() {
+        ip if !ip.is_unspecified() => url.clone(),
+        ip => format!("http://{}:{}/mcp", if ip.is_ipv4() { "127.0.0.1" } else { "[::1]" }, address.port()),
     };
     let page = page.map(|link| format!("Their page:       {link}\n")).unwrap_or_default();
     format!(
         "listening on {url}\n\n\
         Behind it: {}.\n\
         May call:  {}.\n\
-        Call a tool:      outlast call {url} TOOL --arg NAME=VALUE\n\
-        See the tasks:    outlast tasks list {store} {}\n{page}\n\
+        Call a tool:      outlast call {called} TOOL --arg NAME=VALUE{}\n\
+        See the tasks:    {see}\n{page}\n\
         Ctrl-C stops the gateway. Its tasks stay in {shown}. Started again, it repeats interrupted calls of harmless tools alone.\n",
         behind.join(", "),
         config.access.shown(),
-        shell_word(&shown)
+        config.access.option(),
     )
 }

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::{
     aside::{put_notification_aside, put_result_aside},
     observed::Observed,
+    unanswered::Unanswered,
 };
 
 const LISTEN: &str = "subscriptions/listen";
@@ -40,6 +41,8 @@ enum Kind {
 #[derive(Debug)]
 pub(crate) struct Asked {
     under_way: Mutex<HashMap<String, Kind>>,
+    /// What the server asks in turn.
+    unanswered: Mutex<Unanswered>,
     observed: Arc<Observed>,
     /// How many notifications were put aside.
     put_aside: AtomicU64,
@@ -47,14 +50,25 @@ pub(crate) struct Asked {
 
 impl Asked {
     pub(crate) fn new(observed: Arc<Observed>) -> Arc<Asked> {
-        Arc::new(Asked { under_way: Mutex::default(), observed, put_aside: AtomicU64::new(0) })
+        Arc::new(Asked {
+            under_way: Mutex::default(),
+            unanswered: Mutex::default(),
+            observed,
+            put_aside: AtomicU64::new(0),
+        })
     }
 
     /// `message` goes to the server. Its answer is expected until the returned guard goes, or for ever if it is told
     /// [`UnderWay::keep`].
     pub(crate) fn sent(self: &Arc<Self>, message: &ClientJsonRpcMessage) -> UnderWay {
-        let mut key = None;
+        let (mut key, mut answers) = (None, None);
         match message {
+            ClientJsonRpcMessage::Response(response) => {
+                answers = self.unanswered().answered(&key_of_id(&response.id));
+            }
+            ClientJsonRpcMessage::Error(error) => {
+                answers = error.id.as_ref().and_then(|id| self.unanswered().answered(&key_of_id(id)));
+            }
             ClientJsonRpcMessage::Request(request) => {
                 let kind = match &request.request {
                     ClientRequest::InitializeRequest(_) | ClientRequest::DiscoverRequest(_) => {
@@ -79,9 +93,8 @@ impl Asked {
                     self.under_way().remove(&key_of_id(id));
                 }
             }
-            _ => {}
         }
-        UnderWay { asked: self.clone(), key }
+        UnderWay { asked: self.clone(), key, answers }
     }
 
     /// Makes of a message what the SDK decodes without loss.
@@ -115,7 +128,19 @@ impl Asked {
         }
     }
 
-    /// A message from its text; `None`, with a line in the log, when the text is no message.
+    /// Whether a message is heard: of the server's requests, only so many as can be held.
+    fn is_heard(&self, message: &Value, length: usize) -> bool {
+        let id = message.get("method").and(message.get("id")).and_then(key_of);
+        let is_heard = id.is_none_or(|id| self.unanswered().came(id, length));
+        if !is_heard {
+            tracing::warn!(
+                "the server asks more than is answered, and does not wait; the request is skipped"
+            );
+        }
+        is_heard
+    }
+
+    /// A message from its text; `None`, with a line in the log, when the text is no message, or is not heard.
     pub(crate) fn decode(&self, text: &[u8]) -> Option<ServerJsonRpcMessage> {
         const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
         let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
@@ -127,21 +152,29 @@ impl Asked {
             }
         };
         self.received(&mut message);
+        if !self.is_heard(&message, text.len()) {
+            return None;
+        }
+        let asks = message.get("method").and(message.get("id")).and_then(key_of);
         serde_json::from_value(message)
             .inspect_err(|error| {
                 tracing::warn!(%error, text = beginning(text), "what the server sent is no message; it is skipped");
+                if let Some(id) = &asks {
+                    self.unanswered().withdrawn(id);
+                }
             })
             .ok()
     }
 
-    /// What a text becomes for a reader that decodes it itself. One that is not JSON stays as it is.
-    pub(crate) fn rewrite(&self, text: String) -> String {
+    /// What a text becomes for a reader that decodes it itself; `None` for a message that is not heard. A text that is not JSON
+    /// stays as it is.
+    pub(crate) fn rewrite(&self, text: String) -> Option<String> {
         match serde_json::from_str(&text) {
             Ok(mut message) => {
                 self.received(&mut message);
-                message.to_string()
+                self.is_heard(&message, text.len()).then(|| message.to_string())
             }
-            Err(_) => text,
+            Err(_) => Some(text),
         }
     }
 
@@ -150,6 +183,7 @@ impl Asked {
             // How a server ends a subscription. The SDK knows only those that it has made itself.
             let ended = message.pointer("/params/requestId").cloned().unwrap_or_default();
             let Some(key) = key_of(&ended) else { return };
+            self.unanswered().withdrawn(&key);
             let mut under_way = self.under_way();
             if under_way.get(&key) == Some(&Kind::Listen) {
                 under_way.remove(&key);
@@ -167,18 +201,24 @@ impl Asked {
         self.under_way().remove(&key)
     }
 
+    fn unanswered(&self) -> MutexGuard<'_, Unanswered> {
+        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn under_way(&self) -> MutexGuard<'_, HashMap<String, Kind>> {
         // Each change is one call, so nothing is half done after a panic.
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A request that was sent. It is forgotten with its answer, or with this.
+/// A message that was sent. A request is forgotten with its answer, or with this.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct UnderWay {
     asked: Arc<Asked>,
     key: Option<String>,
+    /// The length of the request that this is the answer to.
+    answers: Option<usize>,
 }
 
 impl UnderWay {
@@ -192,6 +232,9 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
             self.asked.under_way().remove(&key);
+        }
+        if let Some(length) = self.answers {
+            self.asked.unanswered().done(length);
         }
     }
 }
@@ -252,11 +295,12 @@ fn beginning(text: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use rmcp::model::{
-        CancelledNotificationParam, CustomRequest, ListToolsRequest, NumberOrString, ServerResult,
+        CancelledNotificationParam, ClientResult, CustomRequest, ListToolsRequest, NumberOrString,
+        ServerResult,
     };
 
     use super::*;
-    use crate::wire::aside::raw_result;
+    use crate::wire::{aside::raw_result, unanswered::MAX_REQUESTS};
 
     fn asked() -> Arc<Asked> {
         Asked::new(Arc::default())
@@ -348,6 +392,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_asked_without_end_is_not_heard() {
+        let asked = asked();
+        let ping = |id: usize| json!({"jsonrpc": "2.0", "id": id, "method": "ping"});
+        for id in 0..MAX_REQUESTS {
+            assert!(decode(&asked, &ping(id)).is_some());
+        }
+        assert!(decode(&asked, &ping(MAX_REQUESTS)).is_none());
+        assert!(asked.rewrite(ping(MAX_REQUESTS).to_string()).is_none());
+        assert!(decode(&asked, &json!({"jsonrpc": "2.0", "id": 1, "result": {}})).is_some(), "an answer is");
+
+        let answer = |id| ClientJsonRpcMessage::response(ClientResult::empty(()), NumberOrString::Number(id));
+        let unsent = asked.sent(&answer(0));
+        assert!(decode(&asked, &ping(MAX_REQUESTS)).is_none(), "the server does not read its answers");
+        unsent.keep();
+        assert!(decode(&asked, &ping(MAX_REQUESTS)).is_some());
+        let cancelled = json!({"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": 1}});
+        assert!(decode(&asked, &cancelled).is_some());
+        assert!(asked.rewrite(ping(1).to_string()).is_some());
+        assert!(decode(&asked, &ping(1)).is_none());
+    }
+
+    #[test]
     fn what_is_no_message_is_skipped() {
         for text in [
             "",
@@ -363,7 +429,7 @@ mod tests {
             assert!(asked().decode(text.as_bytes()).is_none(), "{text}");
         }
         assert!(asked().decode(b"\xff\xfe\x00").is_none());
-        assert_eq!(asked().rewrite("no JSON".to_owned()), "no JSON");
+        assert_eq!(asked().rewrite("no JSON".to_owned()).as_deref(), Some("no JSON"));
         let marked = "\u{feff}{\"jsonrpc\":\"2.0\",\"method\":\"ping\",\"id\":1}";
         assert!(asked().decode(marked.as_bytes()).is_some());
     }

@@ -10,6 +10,7 @@ mod observed;
 mod sse;
 #[cfg(test)]
 mod tests;
+mod unanswered;
 
 use std::{io, sync::Arc};
 

@@ -56,7 +56,7 @@ impl<E: std::fmt::Display> Reader<E> {
                     // From here on the answer may come on the stream that takes this one up again.
                     under_way.keep();
                 }
-                event.data = event.data.map(|data| self.asked.rewrite(data));
+                event.data = event.data.and_then(|data| self.asked.rewrite(data));
                 return Some(event);
             }
             match self.body.next().await {

@@ -81,7 +81,9 @@ async fn post(address: &str, method: &str, name: &str, params: Value) -> TcpStre
         "io.modelcontextprotocol/clientCapabilities": {},
     });
     let mut params = params;
-    params["_meta"] = meta;
+    for (key, value) in meta.as_object().unwrap() {
+        params["_meta"][key] = value.clone();
+    }
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!(
@@ -157,6 +159,44 @@ async fn a_call_whose_connection_breaks_is_found_by_the_same_call() {
     go.send(true).unwrap();
 
     assert!(answer(again).await.contains("in the end"));
+}
+
+/// More than a connection holds that nobody reads from.
+const FLOOD: usize = 20_000;
+const PIECE: usize = 2_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_who_does_not_read_is_not_told_all_of_a_flood() {
+    let (go, ends) = tokio::sync::watch::channel(false);
+    let (flooded, mut is_flooded) = tokio::sync::watch::channel(false);
+    let scripted = Scripted::legacy(move |asked| {
+        let (mut ends, flooded) = (ends.clone(), flooded.clone());
+        Reply::Later(Box::pin(async move {
+            let token = &asked.params["_meta"]["progressToken"];
+            let message = "m".repeat(PIECE);
+            for n in 0..FLOOD {
+                let params = json!({ "progressToken": token, "progress": n, "message": message });
+                asked
+                    .wire
+                    .say(&json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }));
+            }
+            // It has an answer when all before it was read.
+            asked.wire.ask("ping", json!({})).await;
+            flooded.send(true).unwrap();
+            ends.wait_for(|ends| *ends).await.unwrap();
+            said("in the end")
+        }))
+    });
+    let address = serve(in_front_of(vec![scripted.upstream()], options(When::Now, LONG)).await).await;
+    let params = json!({ "name": "plain", "_meta": { "progressToken": "p" } });
+    let slow = post(&address, "tools/call", "plain", params).await;
+    tokio::time::timeout(LONG, is_flooded.wait_for(|all| *all)).await.unwrap().unwrap();
+    go.send(true).unwrap();
+
+    let heard = tokio::time::timeout(LONG, answer(slow)).await.unwrap();
+    let told = heard.matches("notifications/progress").count();
+    assert!((1..FLOOD / 2).contains(&told), "{told}");
+    assert!(heard.contains("in the end"));
 }
 
 struct Session {
