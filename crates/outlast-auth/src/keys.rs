@@ -1,6 +1,7 @@
 //! The keys of an issuer, as they are now.
 
 use std::{
+    fmt,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError, RwLock},
     time::Duration,
@@ -26,6 +27,19 @@ pub(crate) enum Source {
     File(PathBuf),
     /// The issuer's own metadata, which names the document.
     Issuer(Url),
+}
+
+/// As the log has it: what else a URL may hold can be a secret.
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Url(url) => write!(f, "{}{}", url.origin().ascii_serialization(), url.path()),
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Issuer(url) => {
+                write!(f, "metadata of {}{}", url.origin().ascii_serialization(), url.path())
+            }
+        }
+    }
 }
 
 /// How long keys are taken as they are.
@@ -120,7 +134,8 @@ impl Keys {
     /// # Errors
     /// Why that cannot be done.
     pub(crate) async fn read_now(&self) -> Result<(), String> {
-        let known = Known { keys: self.read().await?.into(), read: clock::now() };
+        let keys = self.read().await.map_err(|why| format!("{}: {why}", self.source))?;
+        let known = Known { keys: keys.into(), read: clock::now() };
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(known);
         Ok(())
     }
@@ -149,7 +164,7 @@ impl Keys {
         let keys = self.clone();
         tokio::spawn(async move {
             if let Err(why) = keys.read_now().await {
-                tracing::error!(source = ?keys.source, why, "the keys of an issuer cannot be read");
+                tracing::error!(why, "the keys of an issuer cannot be read");
             }
             drop(ends);
         });

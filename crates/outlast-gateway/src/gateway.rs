@@ -52,6 +52,8 @@ pub struct Gateway {
 pub(crate) struct Inner {
     pub(crate) upstreams: Vec<Upstream>,
     pub(crate) options: GatewayOptions,
+    /// How long work that is under way has for its end when the gateway ends.
+    pub(crate) drain: Duration,
     /// For which tools a repeated call is recognised, as callers are told.
     pub(crate) repeats: Option<JsonObject>,
     /// The server that wraps the gateway, through which calls of callers without tasks become tasks as well.
@@ -101,6 +103,7 @@ impl Gateway {
         config.park_after = Duration::MAX;
         let inner = Inner {
             upstreams,
+            drain: config.drain,
             repeats,
             server: OnceLock::new(),
             held: Mutex::default(),

@@ -267,8 +267,27 @@ impl Held<'_> {
         }
     }
 
-    /// Holds the call until the task ends, asks, or takes too long. `tells` says that nobody else tells the caller of progress.
+    /// Holds the call until the task ends, asks, or takes too long, or the gateway ends. `tells` says that nobody else tells the
+    /// caller of progress.
     pub(crate) async fn wait(
+        &self,
+        id: &str,
+        digest: Option<Digest>,
+        tells: bool,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let gateway_ends = async {
+            self.server.shutting_down().await;
+            // What ends in this time is told.
+            tokio::time::sleep(self.gateway.inner.drain).await;
+        };
+        tokio::select! {
+            biased;
+            answer = self.follow(id, digest, tells) => answer,
+            () = gateway_ends => Ok(self.goes_on(id, digest, false)),
+        }
+    }
+
+    async fn follow(
         &self,
         id: &str,
         digest: Option<Digest>,

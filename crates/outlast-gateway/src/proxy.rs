@@ -379,8 +379,12 @@ impl ServerHandler for Gateway {
     }
 
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
-        // The SDK leaves out what the upstreams do not offer.
-        Some(requested.clone())
+        // The SDK leaves out what the upstreams do not offer. The caller sees what was accepted.
+        let mut accepted = requested.clone();
+        if let Some(uris) = &mut accepted.resource_subscriptions {
+            uris.truncate(watched::MAX_WATCHED);
+        }
+        Some(accepted)
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {

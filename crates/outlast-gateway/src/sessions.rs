@@ -19,7 +19,7 @@ use crate::{
     bridge::Logs,
     changes::{self, Change},
     gateway::Inner,
-    watched::Watch,
+    watched::{MAX_WATCHED, Watch},
 };
 
 /// How often it is looked whether a session has ended that hears of nothing.
@@ -57,8 +57,15 @@ impl Sessions {
         let Some(session) = self.of(gateway, peer) else {
             return Err(ErrorData::invalid_request("there is no session in which to tell of changes", None));
         };
-        if session.watches().contains_key(uri) {
-            return Ok(());
+        match &*session.watches() {
+            watches if watches.contains_key(uri) => return Ok(()),
+            watches if watches.len() >= MAX_WATCHED => {
+                let message = format!(
+                    "a session is told of at most {MAX_WATCHED} resources; unsubscribe from one that is not needed"
+                );
+                return Err(ErrorData::invalid_params(message, None));
+            }
+            _ => {}
         }
         let mut watches = Vec::new();
         let mut refusal = None;

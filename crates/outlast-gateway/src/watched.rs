@@ -24,6 +24,9 @@ use crate::{
     upstream::{ANSWER_PATIENCE, Upstream},
 };
 
+/// How many resources a session, or a subscription, may be told of: each costs its upstreams something.
+pub(crate) const MAX_WATCHED: usize = 1_000;
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Watched(tokio::sync::Mutex<Told>);

@@ -226,7 +226,13 @@ async fn whether_keys_can_be_read_can_be_found_out_beforehand() {
     let issuer = Issuer::start(vec![signer.jwk("ec")]).await;
     Jwt::new(&issuer.url, RESOURCE).unwrap().read_keys().await.unwrap();
     let missing = Jwt::new(&issuer.url, RESOURCE).unwrap().keys_file("no/such/file");
-    assert!(missing.read_keys().await.unwrap_err().to_string().contains("No such file"));
+    let why = missing.read_keys().await.unwrap_err().to_string();
+    assert!(why.contains("no/such/file: No such file"), "{why}");
+    let secret = issuer.url.replace("http://", "http://me:s3cret@");
+    let absent =
+        Jwt::new(&issuer.url, RESOURCE).unwrap().keys_url(&format!("{secret}/x?key=s3cret")).unwrap();
+    let why = absent.read_keys().await.unwrap_err().to_string();
+    assert!(why.contains("/realms/a/x: it answers 404") && !why.contains("s3cret"), "{why}");
     issuer.keys.lock().unwrap().clear();
     let none = Jwt::new(&issuer.url, RESOURCE).unwrap().read_keys().await.unwrap_err();
     assert!(none.to_string().contains("no key that signs"), "{none}");

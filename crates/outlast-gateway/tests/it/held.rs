@@ -590,3 +590,29 @@ async fn after_a_restart_what_was_told_in_the_end_of_a_newer_call_hides_what_an_
     assert!(refused.message.contains("the outcome is unknown"), "{}", refused.message);
     assert_eq!(counting.calls(), 2);
 }
+
+#[tokio::test]
+async fn a_held_call_is_told_that_its_work_goes_on_when_the_gateway_ends() {
+    let scripted = Scripted::legacy(|_| Reply::Hang);
+    let mut options = GatewayOptions::default();
+    (options.start, options.hold) = (When::Now, LONG);
+    let mut config = Config::default();
+    config.drain = SHORT;
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(SystemClock));
+    let server = Gateway::serve(vec![scripted.upstream()], options, store, config).await.unwrap();
+    let (old, new) = (legacy(&server).await, modern(&server).await);
+
+    let ends = async {
+        scripted.until_asked("tools/call", 2).await;
+        server.shutdown().await;
+    };
+    let (one, other, ()) = tokio::join!(
+        call(old.peer(), "plain", json!({ "n": 1 })),
+        call(new.peer(), "plain", json!({ "n": 2 })),
+        ends
+    );
+
+    for told in [one, other] {
+        assert!(!id_in(&told.unwrap()).is_empty());
+    }
+}

@@ -268,3 +268,27 @@ async fn a_session_hears_no_more_than_the_level_that_it_set() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_caller_is_told_of_a_thousand_resources_and_of_no_more() {
+    const MAX: usize = 1_000;
+    let (_, b, server) = pair(OLD).await;
+    let uris: Vec<String> = (0..=MAX).map(|n| format!("b://{n}")).collect();
+    let session = Caller::new(&server, OLD).await;
+    for uri in &uris[..MAX] {
+        session.peer.subscribe(SubscribeRequestParams::new(uri)).await.unwrap();
+    }
+    session.peer.subscribe(SubscribeRequestParams::new(&uris[0])).await.unwrap();
+    let refused = session.peer.subscribe(SubscribeRequestParams::new(&uris[MAX])).await.unwrap_err();
+    assert!(refused.to_string().contains("unsubscribe"), "{refused}");
+    session.peer.unsubscribe(UnsubscribeRequestParams::new(&uris[1])).await.unwrap();
+    session.peer.subscribe(SubscribeRequestParams::new(&uris[MAX])).await.unwrap();
+    assert!(b.subscriptions().contains(&format!("+b://{MAX}")));
+
+    let caller = Caller::new(&server, NEW).await;
+    let mut filter = SubscriptionFilter::new();
+    filter.resource_subscriptions = Some(uris.clone());
+    let subscription = caller.peer.listen(filter).await.unwrap();
+    let accepted = subscription.acknowledged().resource_subscriptions.as_deref();
+    assert_eq!(accepted, Some(&uris[..MAX]));
+}

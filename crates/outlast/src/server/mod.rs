@@ -188,6 +188,11 @@ impl<H: ServerHandler> TaskServer<H> {
         self.0.runtime.is_draining()
     }
 
+    /// Waits until [`TaskServer::shutdown`] is called.
+    pub async fn shutting_down(&self) {
+        self.0.runtime.draining().cancelled().await;
+    }
+
     fn drain_time(&self) -> std::time::Duration {
         self.0.runtime.config().drain
     }
