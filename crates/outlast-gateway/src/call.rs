@@ -202,6 +202,16 @@ fn refusal(kind: &CallErrorKind) -> ErrorData {
             tracing::warn!(why, "an upstream cannot be reached");
             unreachable_upstream()
         }
+        CallErrorKind::Unauthorized(_) => {
+            // It is the gateway that is asked to, and nothing that its caller shows would help.
+            tracing::warn!(
+                "an upstream does not let the gateway in; its token or headers are not what it wants"
+            );
+            ErrorData::internal_error(
+                "the server behind this gateway does not let the gateway in; whoever runs the gateway can mend that",
+                None,
+            )
+        }
         CallErrorKind::OutcomeUnknown(why) => {
             tracing::warn!(why, "an upstream was lost in the middle of a call");
             ErrorData::internal_error(

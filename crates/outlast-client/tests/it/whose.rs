@@ -238,7 +238,7 @@ async fn a_call_that_was_given_up_a_while_ago_is_no_other_call_to_which_a_log_me
             }
         }
     };
-    assert_eq!(tokio::time::timeout(LONG, logs).await.unwrap().as_deref(), Some("\"so far\""));
+    assert_eq!(tokio::time::timeout(LONG.unwrap(), logs).await.unwrap().as_deref(), Some("\"so far\""));
 }
 
 /// Enough that one of them is asked about sooner than this client has taken breath after it.

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use axum::{http::StatusCode, response::IntoResponse};
 use outlast::TaskServer;
 use outlast_client::{ClientOptions, Server, TaskClient};
 use outlast_gateway::{Gateway, GatewayOptions, Upstream, When};
@@ -159,6 +160,31 @@ async fn a_call_whose_connection_breaks_is_found_by_the_same_call() {
     go.send(true).unwrap();
 
     assert!(answer(again).await.contains("in the end"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_is_not_asked_for_what_the_gateway_has_not() {
+    let rich = Rich::new("a", NEW);
+    let service: StreamableHttpService<Rich, LocalSessionManager> =
+        StreamableHttpService::new(move || Ok(rich.clone()), Arc::default(), Default::default());
+    let refuse = axum::middleware::from_fn(
+        |request: axum::extract::Request, next: axum::middleware::Next| async move {
+            if request.headers().get("mcp-method").is_some_and(|method| method == "tools/call") {
+                return (StatusCode::UNAUTHORIZED, [("www-authenticate", "Bearer")]).into_response();
+            }
+            next.run(request).await
+        },
+    );
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    let app = axum::Router::new().route_service("/mcp", service).layer(refuse);
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let upstreams = vec![Upstream::named("a", Server::http(url))];
+    let address = serve(in_front_of(upstreams, options(When::After(LONG), LONG)).await).await;
+
+    let answered = answer(post(&address, "tools/call", "a__meta", json!({ "name": "a__meta" })).await).await;
+    assert!(answered.starts_with("HTTP/1.1 200"), "{answered}");
+    assert!(answered.contains("whoever runs the gateway"), "{answered}");
 }
 
 /// More than a connection holds that nobody reads from.
