@@ -46,6 +46,8 @@ pub(crate) struct Asked {
     observed: Arc<Observed>,
     /// How many notifications were put aside.
     put_aside: AtomicU64,
+    /// How many requests of the server were not heard.
+    skipped: AtomicU64,
 }
 
 impl Asked {
@@ -55,6 +57,7 @@ impl Asked {
             unanswered: Mutex::default(),
             observed,
             put_aside: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
         })
     }
 
@@ -133,9 +136,11 @@ impl Asked {
         let id = message.get("method").and(message.get("id")).and_then(key_of);
         let is_heard = id.is_none_or(|id| self.unanswered().came(id, length));
         if !is_heard {
-            tracing::warn!(
-                "the server asks more than is answered, and does not wait; the request is skipped"
-            );
+            let skipped = self.skipped.fetch_add(1, Ordering::Relaxed) + 1;
+            // Who asks without end does not fill the log, too.
+            if skipped.is_power_of_two() {
+                tracing::warn!(skipped, "the server asks more than is answered; such requests are skipped");
+            }
         }
         is_heard
     }
