@@ -197,7 +197,9 @@ fn tasks_move_from_a_file_to_a_database_and_back() {
     server.until_status(&asks, "completed");
     assert!(server.server.terminate().success());
 
-    shared.works(&["store", "copy", url(), "back.db"]);
+    let nobodys = shared.works(&["store", "copy", url(), "nobody.db", "--owner", "nobody"]);
+    assert!(nobodys.contains("0 copied") && nobodys.contains("0 were there already"), "{nobodys}");
+    shared.works(&["store", "copy", url(), "back.db", "--owner", "anonymous"]);
     let list = support::works(&shared.place.path(), &["tasks", "list", "--db", "back.db"]);
     assert_eq!(list.matches("completed").count(), 2, "{list}");
 }

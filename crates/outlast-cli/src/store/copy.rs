@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Context, bail};
-use outlast_core::Transfer;
+use outlast_core::{Record, Transfer};
 use outlast_sqlite::Role;
 
 use super::{Opened, Place, is_there};
@@ -22,12 +22,15 @@ pub(super) struct Args {
     /// The store to write; its file or its tables are created where there are none
     #[arg(value_name = "TO")]
     to: Place,
+    /// Only the tasks of this owner, by its whole name; may be repeated
+    #[arg(long, value_name = "NAME")]
+    owner: Vec<String>,
 }
 
 /// About how much is on its way at once.
 const PAGE_BYTES: u64 = 1 << 20;
 
-pub(super) async fn run(Args { from, to }: Args, out: &mut impl Write) -> anyhow::Result<()> {
+pub(super) async fn run(Args { from, to, owner }: Args, out: &mut impl Write) -> anyhow::Result<()> {
     if from == to {
         bail!("both are {from}; name another store to copy to");
     }
@@ -36,7 +39,7 @@ pub(super) async fn run(Args { from, to }: Args, out: &mut impl Write) -> anyhow
     }
     // As the one that runs its tasks, so that nobody else does in the meantime.
     let source = Opened::open(&from, Role::Runtime).await.with_context(|| format!("cannot read {from}"))?;
-    let copied = copy(&source, &from, &to).await;
+    let copied = copy(&source, &from, &to, &owner).await;
     source.close().await;
     let Copied { new, known, damaged } = copied?;
     writeln!(out, "{new} copied to {to}, {known} were there already")?;
@@ -53,7 +56,7 @@ struct Copied {
     damaged: u64,
 }
 
-async fn copy(source: &Opened, from: &Place, to: &Place) -> anyhow::Result<Copied> {
+async fn copy(source: &Opened, from: &Place, to: &Place, owners: &[String]) -> anyhow::Result<Copied> {
     let leased = source.as_store().counts().await.with_context(|| format!("cannot read {from}"))?.leased;
     if leased > 0 {
         bail!(
@@ -61,18 +64,28 @@ async fn copy(source: &Opened, from: &Place, to: &Place) -> anyhow::Result<Copie
         );
     }
     let target = Opened::open(to, Role::Runtime).await.with_context(|| format!("cannot write {to}"))?;
-    let copied = all(source.as_transfer(), target.as_transfer()).await;
+    let copied = all(source.as_transfer(), target.as_transfer(), owners).await;
     target.close().await;
     copied.with_context(|| {
         format!("the copy from {from} to {to} was broken off; the same command goes on with it")
     })
 }
 
-async fn all(from: &dyn Transfer, to: &dyn Transfer) -> anyhow::Result<Copied> {
+/// Whether a record is of one of these owners, or of any where none is named.
+fn is_of(record: &Record, owners: &[String]) -> bool {
+    let owner = match record {
+        Record::Task(record) => &record.task.owner,
+        Record::SpentKey(spent) => &spent.owner,
+    };
+    owners.is_empty() || owners.iter().any(|named| named == owner.as_str())
+}
+
+async fn all(from: &dyn Transfer, to: &dyn Transfer, owners: &[String]) -> anyhow::Result<Copied> {
     let mut copied = Copied { new: 0, known: 0, damaged: 0 };
     let mut place = None;
     loop {
-        let page = from.export(place, PAGE_BYTES).await?;
+        let mut page = from.export(place, PAGE_BYTES).await?;
+        page.records.retain(|record| is_of(record, owners));
         let records = page.records.len() as u64;
         let new = to.import(page.records).await?;
         copied.new += new;
