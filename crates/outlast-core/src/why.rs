@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn a_worker_that_has_it_is_named_and_so_are_its_questions() {
         let running = Cause::Running { worker: WorkerId::new("w"), until: at(30) };
-        assert_eq!(leased().causes(&[], 1, at(29)), [running.clone()]);
+        assert_eq!(leased().causes(&[], 1, at(29)), std::slice::from_ref(&running));
         let asks = worked(&leased(), &[ask("a"), ask("b")]);
         let keys = ["a", "b"].map(|key| InputKey::new(key).unwrap());
         assert_eq!(asks.causes(&[], 1, at(29)), [running, Cause::Answers(keys.into())]);
@@ -193,7 +193,7 @@ mod tests {
         let sleeps = worked(&leased(), std::slice::from_ref(&timer));
         let sleeps = worked(&sleeps, &[park(&sleeps)]);
         let until = Cause::Timer { key: Some(key), at: at(61) };
-        assert_eq!(sleeps.causes(&[], 0, at(2)), [until.clone()]);
+        assert_eq!(sleeps.causes(&[], 0, at(2)), std::slice::from_ref(&until));
 
         let asks = worked(&leased(), &[ask("a"), timer]);
         let asks = worked(&asks, &[park(&asks)]);
