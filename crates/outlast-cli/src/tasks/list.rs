@@ -112,7 +112,7 @@ fn parse_status(text: &str) -> Result<Status, String> {
         .ok_or_else(|| format!("a status is one of {}", Status::ALL.map(Status::as_str).join(", ")))
 }
 
-fn table(tasks: &[Task], served: &[ToolVersion], now: Timestamp) -> String {
+pub(super) fn table(tasks: &[Task], served: &[ToolVersion], now: Timestamp) -> String {
     const TOOL: usize = 32;
     const MESSAGE: usize = 72;
     if tasks.is_empty() {
@@ -145,12 +145,12 @@ fn table(tasks: &[Task], served: &[ToolVersion], now: Timestamp) -> String {
 }
 
 /// The tool, with its version where it has one.
-fn tool(task: &Task) -> String {
+pub(super) fn tool(task: &Task) -> String {
     let Spec { tool, version, .. } = &*task.spec;
     if version.is_empty() { tool.clone() } else { format!("{tool} {version}") }
 }
 
-fn status(task: &Task, served: &[ToolVersion]) -> String {
+pub(super) fn status(task: &Task, served: &[ToolVersion]) -> String {
     let mark = if unserved(task, served) { format!(" {UNSERVED}") } else { String::new() };
     format!("{}{mark}", task.status().as_str())
 }

@@ -4,6 +4,7 @@ mod answer;
 mod cancel;
 mod form;
 mod list;
+mod live;
 mod retry;
 mod server;
 mod show;
@@ -46,7 +47,7 @@ enum Command {
     Show(show::Args),
     Why(why::Args),
     Get(server::Get),
-    Watch(server::Watch),
+    Watch(server::Watching),
     Resume(server::Resume),
     Answer(answer::Args),
     Cancel(cancel::Args),
@@ -81,11 +82,14 @@ pub(crate) async fn main(Args { store: named_store, command }: Args) -> anyhow::
                 Meant::Called(saved) => server::cancel(saved, server, &mut out).await,
             }
         }
+        Command::Watch(args) if args.is_of_store() => {
+            stored(place, async |store| live::run(store, &mut out).await).await
+        }
         _ if is_named => {
             bail!("--db and --store name where tasks are kept; this works on a server, by a handle")
         }
         Command::Get(args) => server::get(args, &mut out).await,
-        Command::Watch(args) => server::watch(args).await,
+        Command::Watch(args) => server::watch(args.into()).await,
         Command::Resume(args) => server::resume(args).await,
         Command::Handles(args) => server::list(&args, &mut out),
     }

@@ -49,11 +49,40 @@ pub(super) struct Get {
     server: Server,
 }
 
-/// Follow a task to its end, and answer nothing
+/// Follow a task to its end, and answer nothing; without a task, show those of a store as they change
 ///
-/// Each state is a line on standard error; the result goes to standard output.
+/// Each state of the task is a line on standard error; the result goes to standard output. The tasks of a store are a list that is
+/// kept up to date where it is shown in a terminal, and a line for each change elsewhere.
 #[derive(clap::Args)]
 #[command(after_help = crate::call::exit::EXITS)]
+pub(super) struct Watching {
+    /// The handle: its name, its JSON, or a file of it
+    handle: Option<String>,
+    /// Write the result as JSON
+    #[arg(long, requires = "handle")]
+    json: bool,
+    /// Wait for at most this long, such as 30s
+    #[arg(long, value_name = "TIME", value_parser = crate::call::duration, requires = "handle")]
+    deadline: Option<Duration>,
+    #[command(flatten)]
+    server: Server,
+}
+
+impl Watching {
+    /// Whether it names no task of a server.
+    pub(super) fn is_of_store(&self) -> bool {
+        self.handle.is_none()
+    }
+}
+
+impl From<Watching> for Watch {
+    fn from(Watching { handle, json, deadline, server }: Watching) -> Self {
+        Self { handle: handle.unwrap_or_default(), json, deadline, server }
+    }
+}
+
+/// The task that is followed.
+#[derive(clap::Args)]
 pub(super) struct Watch {
     /// The handle: its name, its JSON, or a file of it
     handle: String,
