@@ -93,6 +93,8 @@ impl Run {
         let mut backoff = Backoff::default();
         loop {
             match lease.store.apply(lease.id, By::Lease(lease.token), events.clone()).await {
+                // Others have ended it, and nothing of this was kept: the work must not take it for durable.
+                Ok(Applied::Absorbed(task)) if task.is_final() && !events.iter().any(is_end) => return None,
                 Ok(Applied::Applied(task) | Applied::Absorbed(task)) => {
                     let mut early = lock(&lease.early);
                     let done = written_early.min(early.len());
@@ -131,4 +133,16 @@ impl Run {
 /// Whether an event is a sign that work gets on.
 fn is_progress(event: &Event) -> bool {
     matches!(event, Event::Ask { .. } | Event::FinishStep { .. } | Event::SetTimer { .. })
+}
+
+/// Whether an event is the end of an attempt, which may have been kept when it is sent again.
+fn is_end(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Complete(_)
+            | Event::Fail(_)
+            | Event::ConfirmCancel
+            | Event::PassDeadline
+            | Event::Release { .. }
+    )
 }

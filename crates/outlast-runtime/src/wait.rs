@@ -257,6 +257,10 @@ impl Run {
         if let Err(illegal) = self.commit(&lease, events).await {
             // All or none: nothing was asked, and nothing was used.
             asking.nothing_was_asked();
+            if illegal == Illegal::CancelRequested {
+                // The first that is heard of it here, where it was told to another process and its hint is on its way.
+                self.cancel().cancel();
+            }
             return Err(refused(illegal));
         }
         Ok((asking, own))

@@ -13,7 +13,8 @@ use async_trait::async_trait;
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, EntryKind, Event, Filter, Head, Held,
     HintSender, Hints, InputKey, Inspect, JournalPage, LeaseRequest, ListPage, MemoryStore, NewTask,
-    Recovery, Renewal, Store, StoreError, Swept, Task, TaskId, ToolVersion, Wake, WorkerId, WorkerSeen,
+    Recovery, Renewal, Status, Store, StoreError, Swept, Task, TaskId, ToolVersion, Wake, WorkerId,
+    WorkerSeen,
 };
 use outlast_runtime::{Inline, Run, Runtime};
 use serde_json::json;
@@ -565,4 +566,40 @@ async fn the_steps_of_a_call_that_becomes_a_task_in_a_process_that_stops_are_kep
     world.worker(tool);
     assert_eq!(world.result(new.id).await, "well");
     assert_eq!(world.log.said(), ["effect"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_that_the_work_hears_of_by_its_question_alone_ends_it_cancelled() {
+    let memory = MemoryStore::new(TestClock);
+    let world = World::on(Arc::new(memory.clone()));
+    // Nobody else tells this process of the cancel, which comes while the question is on its way to the store.
+    let quirky = Quirky::over(memory).mute().slow(Duration::ZERO, Duration::from_secs(4));
+    let worker = world.worker_on(Arc::new(quirky), |run: Run| async move { ask(&run, "first").await });
+    let id = world.begin(&worker).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    world.cancel(id).await;
+    assert_eq!(world.until(id, Task::is_final).await.status(), Status::Cancelled);
+    assert!(world.journal(id).await.iter().all(|entry| entry.kind != EntryKind::Asked));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_is_on_its_way_to_the_store_when_its_task_ends_does_not_return() {
+    let memory = MemoryStore::new(TestClock);
+    let world = World::on(Arc::new(memory.clone()));
+    let quirky = Quirky::over(memory).mute().slow(Duration::ZERO, Duration::from_secs(4));
+    let log = world.log.clone();
+    let worker = world.worker_on(Arc::new(quirky), move |run: Run| {
+        let log = log.clone();
+        async move {
+            step(&run, &log, "first").await?;
+            step(&run, &log, "second, though the first is in no journal").await
+        }
+    });
+    let id = world.begin(&worker).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    // As the end of the lease would of a tool that must not run twice.
+    world.store.apply(id, By::Store, vec![Event::PassDeadline]).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(world.log.said(), ["first"]);
+    assert_eq!(worker.loaded(), (0, 0));
 }
