@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Passes every test: format, lints, documentation, unit, property, store, crash and integration tests, twenty rounds of
-# killing a whole server, ten thousand seeds of the simulation, the README's demo, the official conformance suite, a Python
+# killing a whole server and five of killing or stopping one of two on PostgreSQL, ten thousand seeds of the simulation, the README's demo, the official conformance suite, a Python
 # client, the gateway between real servers and clients, and the operator's page in a browser.
 #
 #   scripts/test.sh              all of it
@@ -104,6 +104,10 @@ cargo publish --workspace --dry-run --no-verify --locked --allow-dirty 2>&1 | gr
 
 step "kill torture"
 cargo run --release --locked -p outlast-testkit --bin torture -- --rounds 20
+cargo run --release --locked -p outlast-testkit --bin torture -- --self-check
+
+step "kill torture of two replicas on PostgreSQL"
+cargo run --release --locked -p outlast-testkit --bin torture -- --postgres --replicas 2 --rounds 5
 
 step "simulation"
 cargo run --release --locked -p outlast-testkit --bin simulate -- --seeds 10000

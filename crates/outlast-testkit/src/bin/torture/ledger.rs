@@ -72,6 +72,9 @@ pub(crate) enum Event {
     Killed {
         process: u64,
     },
+    /// A request had no answer, because its server was killed or stopped, or its store was away; it may have been carried
+    /// out, or may still be.
+    Unanswered,
 }
 
 /// All that is known of one task.
@@ -123,9 +126,9 @@ impl Known {
     }
 
     pub(crate) fn is_lost(&self) -> bool {
-        let killed = self.events.iter().any(|(_, event)| matches!(event, Event::Killed { .. }));
+        let lost = |event: &Event| matches!(event, Event::Killed { .. } | Event::Unanswered);
         self.plan.tool == crate::plan::Tool::Later
-            && killed
+            && self.events.iter().any(|(_, event)| lost(event))
             && self.id().is_none()
             && self.ended_inline().is_none()
     }
@@ -177,8 +180,14 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub(crate) fn note(&mut self, marker: &str, at: u64, event: Event) {
         let Some(task) = self.tasks.get_mut(marker) else { return };
-        // Seeing the same again is no news.
-        if !matches!(&event, Event::Saw(shown) if task.last_shown() == Some(shown)) {
+        // Seeing the same again is no news, nor is a server that is still away.
+        let last = task.events.last().map(|(_, event)| event);
+        let is_news = match &event {
+            Event::Saw(shown) => task.last_shown() != Some(shown),
+            Event::Unanswered => last != Some(&event),
+            _ => true,
+        };
+        if is_news {
             task.events.push((at, event));
         }
     }

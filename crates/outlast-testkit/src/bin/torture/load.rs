@@ -5,16 +5,22 @@ use std::{
     fs::File,
     io::Read,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
-use tokio::{task::JoinSet, time::sleep};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
 use crate::{
-    caller::{Caller, Gone},
+    caller::{Caller, Front, Gone},
     clock,
     ledger::{Answered, Event, Known, Ledger},
     plan::{Cancel, OWNERS, Plan, Seed, Tool},
@@ -27,7 +33,7 @@ const PACE: Duration = Duration::from_millis(15);
 /// Far more than an answer takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Far more than it takes until every task is over once no more kills come.
-const ALL_OVER: Duration = Duration::from_secs(180);
+pub(crate) const ALL_OVER: Duration = Duration::from_secs(180);
 /// How many looks are under way at once after a start.
 const AT_ONCE: usize = 16;
 
@@ -53,7 +59,7 @@ pub(crate) struct Load {
 impl Load {
     /// Works on a server until it is killed at `moment`. What is wrong with how it ended is returned.
     pub(crate) async fn until_killed(&mut self, server: Server, side: &Path, moment: Moment) -> Vec<String> {
-        let callers = Callers::new(&server.url, &self.ledger, false);
+        let callers = Callers::new(&Front::new([server.url.clone()]), &self.ledger, false);
         let side = side.to_owned();
         let killer = tokio::task::spawn_blocking(move || kill_at(server, &side, moment));
         callers.look_at_all().await;
@@ -77,7 +83,7 @@ impl Load {
 
     /// Works on a server until every task of its store is over. The server is killed then, too.
     pub(crate) async fn until_over(&self, mut server: Server, store: &Path) -> Vec<String> {
-        let callers = Callers::new(&server.url, &self.ledger, true);
+        let callers = Callers::new(&Front::new([server.url.clone()]), &self.ledger, true);
         callers.look_at_all().await;
         let mut followed = JoinSet::new();
         for marker in lock(&self.ledger).unfinished() {
@@ -98,6 +104,19 @@ impl Load {
         if server.kill() { Vec::new() } else { vec!["the server ended by itself".to_owned()] }
     }
 
+    /// Works on servers of which one after the other dies, until it is told to `stop`; then until every task is over.
+    pub(crate) async fn keep_going(&mut self, callers: &Callers, stop: &AtomicBool) {
+        let mut followed = JoinSet::new();
+        while !stop.load(Ordering::Relaxed) {
+            while followed.len() < self.open {
+                let marker = self.new_task();
+                followed.spawn(callers.clone().follow(marker));
+            }
+            let _ = timeout(PACE, followed.join_next()).await;
+        }
+        while followed.join_next().await.is_some() {}
+    }
+
     fn new_task(&mut self) -> String {
         let marker = format!("{}{}", self.prefix, self.created);
         let plan = Plan::new(&mut self.seed, marker.clone(), self.created);
@@ -109,11 +128,21 @@ impl Load {
 
 /// Waits for the moment, and kills the server.
 fn kill_at(mut server: Server, side: &Path, moment: Moment) -> Vec<String> {
+    wait_for(side, moment, None);
+    if server.kill() { Vec::new() } else { vec!["the server ended by itself".to_owned()] }
+}
+
+/// Waits for the moment, as it is for one process of several: from when that one has begun to work, by its own lines.
+pub(crate) fn wait_for(side: &Path, moment: Moment, process: Option<u64>) {
     const LOOK: Duration = Duration::from_micros(300);
     /// A server that does so little that its lines never come is killed all the same.
     const AT_THE_LATEST: Duration = Duration::from_secs(10);
     let began = clock::now();
-    let mut lines = Lines::from_end(side);
+    let mut lines = Lines::from_end(side, process);
+    while process.is_some() && lines.count() == 0 && clock::since(began) < AT_THE_LATEST {
+        std::thread::sleep(LOOK);
+    }
+    let began = clock::now();
     let is_time = |lines: usize| match moment {
         Moment::After(time) => clock::since(began) >= time,
         Moment::Lines(number) => lines >= number || clock::since(began) >= AT_THE_LATEST,
@@ -121,22 +150,23 @@ fn kill_at(mut server: Server, side: &Path, moment: Moment) -> Vec<String> {
     while !is_time(lines.count()) {
         std::thread::sleep(LOOK);
     }
-    if server.kill() { Vec::new() } else { vec!["the server ended by itself".to_owned()] }
 }
 
-/// Counts the lines that are added to a file.
+/// Counts the lines that are added to a file: all, or those of one process.
 struct Lines {
     file: Option<File>,
+    /// What the lines of that process have in them.
+    with: Option<String>,
     count: usize,
 }
 
 impl Lines {
-    fn from_end(path: &Path) -> Self {
+    fn from_end(path: &Path, process: Option<u64>) -> Self {
         let mut file = File::open(path).ok();
         if let Some(file) = &mut file {
             let _ = file.read_to_end(&mut Vec::new());
         }
-        Self { file, count: 0 }
+        Self { file, with: process.map(|process| format!("\"process\":{process},")), count: 0 }
     }
 
     fn count(&mut self) -> usize {
@@ -144,28 +174,33 @@ impl Lines {
         if let Some(file) = &mut self.file {
             let _ = file.read_to_end(&mut new);
         }
-        self.count += new.iter().filter(|byte| **byte == b'\n').count();
+        self.count += match &self.with {
+            None => new.iter().filter(|byte| **byte == b'\n').count(),
+            Some(with) => String::from_utf8_lossy(&new).matches(&**with).count(),
+        };
         self.count
     }
 }
 
-/// The owners of the tasks, on one life of the server.
+/// The owners of the tasks, on one life of the server or on several servers.
 #[derive(Clone)]
-struct Callers {
+pub(crate) struct Callers {
     owners: Vec<Caller>,
-    ledger: Arc<Mutex<Ledger>>,
-    /// No more kills come: everything is answered at once.
-    last: bool,
+    pub(crate) ledger: Arc<Mutex<Ledger>>,
+    front: Arc<Front>,
+    /// Everything is to come to its end: every question is answered at once.
+    pub(crate) hurry: Arc<AtomicBool>,
 }
 
 impl Callers {
-    fn new(url: &str, ledger: &Arc<Mutex<Ledger>>, last: bool) -> Self {
-        let owners = (0..OWNERS).map(|owner| Caller::new(url, owner)).collect();
-        Self { owners, ledger: ledger.clone(), last }
+    pub(crate) fn new(front: &Arc<Front>, ledger: &Arc<Mutex<Ledger>>, hurry: bool) -> Self {
+        let owners = (0..OWNERS).map(|owner| Caller::new(front, owner)).collect();
+        let hurry = Arc::new(AtomicBool::new(hurry));
+        Self { owners, ledger: ledger.clone(), front: front.clone(), hurry }
     }
 
     /// Looks at every task that is known, over or not.
-    async fn look_at_all(&self) {
+    pub(crate) async fn look_at_all(&self) {
         let markers: Vec<_> = lock(&self.ledger).tasks.keys().cloned().collect();
         stream::iter(markers)
             .for_each_concurrent(AT_ONCE, async |marker| {
@@ -178,14 +213,18 @@ impl Callers {
             .await;
     }
 
-    /// Brings a task on until it is over or the server is gone.
+    /// Brings a task on until it is over or the server is gone and there is no other.
     async fn follow(self, marker: String) -> Result<(), Gone> {
         loop {
             let known = self.known(&marker);
             if known.is_over() {
                 return Ok(());
             }
-            self.act(&marker, &known).await?;
+            match self.act(&marker, &known).await {
+                Ok(()) => {}
+                Err(Gone) if self.front.is_many() => self.note(&marker, Event::Unanswered),
+                Err(Gone) => return Err(Gone),
+            }
             sleep(PACE).await;
         }
     }
@@ -215,8 +254,12 @@ impl Callers {
             self.acknowledged(marker, "tasks/cancel", answer, [Event::Cancelled]);
         } else if !due.is_empty() {
             let sends = known.sends();
-            let names = due.into_iter().map(|key| (key.clone(), format!("{marker} {key} {sends}")));
-            let mut names: Vec<_> = names.collect();
+            // A request that had no answer may still be carried out: what is sent again is the same.
+            let sent = known.sent();
+            let again =
+                |key: &str| sent.get(key).filter(|_| self.front.is_many()).map(|name| (*name).to_owned());
+            let name = |key: &str| again(key).unwrap_or_else(|| format!("{marker} {key} {sends}"));
+            let mut names: Vec<_> = due.into_iter().map(|key| (key.clone(), name(&key))).collect();
             if sends.is_multiple_of(2) {
                 // One answer at a time, or all of them.
                 names.truncate(1);
@@ -238,7 +281,7 @@ impl Callers {
         let is_due = |key: &&String| {
             let first = known.shown().find(|(_, shown)| shown.asks().any(|(asked, _)| asked == *key));
             let seen = first.map_or(Duration::ZERO, |(at, _)| clock::since(at));
-            self.last || think.is_some_and(|think| seen >= think)
+            self.hurry.load(Ordering::Relaxed) || think.is_some_and(|think| seen >= think)
         };
         now.asks().map(|(key, _)| key).filter(is_due).cloned().collect()
     }
@@ -308,7 +351,7 @@ impl Callers {
 }
 
 /// Waits for `work` for so long at the most; time in which the whole machine stood still does not count.
-async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     const TICK: Duration = Duration::from_millis(50);
     let ticks = async {
         for _ in 0..limit.as_millis() / TICK.as_millis() {

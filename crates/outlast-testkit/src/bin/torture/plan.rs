@@ -119,13 +119,42 @@ pub(crate) enum End {
     Panic,
 }
 
-/// What the step of this key returns, always.
+/// What the step of this key returns, always, but for who says so: the low half is free for a [`signed`] value.
 pub(crate) fn value(marker: &str, key: &str) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in marker.bytes().chain([0]).chain(key.bytes()) {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     }
-    Seed(hash).next()
+    Seed(hash).next() & !SIGNATURE
+}
+
+const SIGNATURE: u64 = 0xffff_ffff;
+
+/// Whose word a value is: the process and the attempt that ran its step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Signature {
+    pub(crate) process: u64,
+    pub(crate) attempt: u64,
+}
+
+impl Signature {
+    pub(crate) fn of(signed: u64) -> Self {
+        Self { process: (signed >> 24) & 0xff, attempt: signed & 0xff_ffff }
+    }
+
+    pub(crate) fn bits(self) -> u64 {
+        (self.process & 0xff) << 24 | self.attempt & 0xff_ffff
+    }
+}
+
+/// What the step of this key returns when this attempt ran it.
+pub(crate) fn signed(marker: &str, key: &str, by: Signature) -> u64 {
+    value(marker, key) | by.bits()
+}
+
+/// The value alone, whoever it was that returned it.
+pub(crate) fn unsigned(signed: u64) -> u64 {
+    signed & !SIGNATURE
 }
 
 /// The text of a question, by which it is known again.

@@ -10,6 +10,7 @@ use std::{
 };
 
 use outlast::{Config, TaskServer};
+use outlast_postgres::{Options, PostgresStore};
 use outlast_sqlite::SqliteStore;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
@@ -24,14 +25,45 @@ const LISTENING: &str = "listening on ";
 /// How a server is set up.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Setup {
-    pub(crate) db: PathBuf,
+    pub(crate) home: Home,
     pub(crate) side: PathBuf,
+    /// The side database; of a process's own where several work at once, so that one that is stopped locks out none.
     pub(crate) effects: PathBuf,
     /// The number of this process among those of its store.
     pub(crate) process: u64,
     pub(crate) park_after_ms: u64,
     pub(crate) lease_ms: u64,
     pub(crate) slots: usize,
+    /// The URL of PostgreSQL, where the store is there. It is handed on by the environment, because arguments can be seen.
+    #[serde(skip)]
+    pub(crate) database: Option<Secret>,
+}
+
+/// A URL with a password in it.
+#[derive(Clone)]
+pub(crate) struct Secret(pub(crate) String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(a URL)")
+    }
+}
+
+/// Where a store is.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Home {
+    /// In this file, for one server at a time.
+    File(PathBuf),
+    /// In this schema of PostgreSQL.
+    Schema(String),
+}
+
+const DATABASE: &str = "OUTLAST_TORTURE_POSTGRES";
+
+/// Opens the store in a schema; the database may be on its way up.
+pub(crate) async fn open_schema(url: &str, schema: &str) -> anyhow::Result<PostgresStore> {
+    let options = Options::default().schema(schema).wait(Some(Duration::from_secs(60)));
+    Ok(PostgresStore::connect(url, options).await?)
 }
 
 /// What the server's process does until it is killed.
@@ -57,8 +89,12 @@ pub(crate) fn serve(setup: Setup) -> anyhow::Result<()> {
         config.park_after = Duration::from_millis(setup.park_after_ms);
         config.lease = Duration::from_millis(setup.lease_ms);
         config.poll_limit = None;
-        let mut server =
-            TaskServer::builder(Tools { side }).store(SqliteStore::open(&setup.db)?).config(config);
+        let server = TaskServer::builder(Tools { side });
+        let server = match &setup.home {
+            Home::File(file) => server.store(SqliteStore::open(file)?),
+            Home::Schema(schema) => server.store(open_schema(&std::env::var(DATABASE)?, schema).await?),
+        };
+        let mut server = server.config(config);
         for (tool, policy) in policies() {
             server = server.tool(tool, policy);
         }
@@ -79,6 +115,9 @@ fn command(setup: &Setup, log: &Path) -> Command {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(said);
+    if let Some(Secret(url)) = &setup.database {
+        command.env(DATABASE, url);
+    }
     command
 }
 
@@ -131,6 +170,33 @@ impl Server {
         std::thread::sleep(after);
         let _ = child.kill();
         let _ = child.wait();
+    }
+
+    /// The number that its workers have in their names.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGSTOP: it stands still, with all that it holds.
+    pub(crate) fn stop(&mut self) -> Result<(), String> {
+        self.signal("-STOP")
+    }
+
+    /// SIGCONT: it goes on as if no time had passed.
+    pub(crate) fn go_on(&mut self) -> Result<(), String> {
+        self.signal("-CONT")
+    }
+
+    fn signal(&mut self, signal: &str) -> Result<(), String> {
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return Err("the server ended by itself".to_owned());
+        }
+        let sent = Command::new("kill").args([signal, &self.pid().to_string()]).status();
+        match sent {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(format!("kill {signal}: {status}")),
+            Err(error) => Err(format!("kill {signal}: {error}")),
+        }
     }
 
     /// SIGKILL. When this returns the process is gone; says whether it lived until then.

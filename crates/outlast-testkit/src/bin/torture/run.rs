@@ -13,7 +13,7 @@ use crate::{
     disk::{self, Files, Trace},
     load::{Load, Moment, lock},
     plan::Seed,
-    process::{Server, Setup, Traced, tail},
+    process::{Home, Server, Setup, Traced, tail},
     side::{self, What},
     snapshot::{Opened, Place, Snapshot},
     verdict::{History, Kill, lost},
@@ -30,16 +30,16 @@ const TRACE: &str = include_str!("../../../trace/trace.c");
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) rounds: u32,
-    idle_rounds: u32,
+    pub(crate) idle_rounds: u32,
     tasks: usize,
     steps: usize,
     begun: usize,
     answers: usize,
     cancels: usize,
     images: u32,
-    places: BTreeMap<Place, usize>,
-    effects: usize,
-    tries: u64,
+    pub(crate) places: BTreeMap<Place, usize>,
+    pub(crate) effects: usize,
+    pub(crate) tries: u64,
 }
 
 impl Counts {
@@ -161,13 +161,14 @@ impl Life {
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(directory.join("store")).expect("a directory can be made");
         let setup = Setup {
-            db: directory.join("store/tasks.db"),
+            home: Home::File(directory.join("store/tasks.db")),
             side: directory.join("side"),
             effects: torture.effects(),
             process: 0,
             park_after_ms: seed.pick(&[0, 0, 30, 30_000]),
             lease_ms: seed.pick(&[300, 1_000, 30_000]),
             slots: seed.pick(&[3, 12, 64]),
+            database: None,
         };
         let load = Load {
             ledger: Arc::default(),
@@ -240,20 +241,21 @@ impl Life {
         let left = self.look(Opened::AsFront).await.map_err(|error| vec![error])?;
         let lines = side::read(&self.setup.side);
         let wrong = lost(&lock(&self.load.ledger), &lines, &left, u64::MAX);
-        self.kills.push(Kill { lines: lines.len(), left });
+        self.kills.push(Kill { lines: lines.len(), left, takeover: None });
         Ok(wrong)
     }
 
     /// A server that is left to bring everything to its end, and the verdict over all of it.
     async fn last(&mut self, torture: &mut Torture) -> Result<(), Vec<String>> {
         let server = self.start(None)?;
-        let mut wrong = self.load.until_over(server, &self.setup.db).await;
+        let mut wrong = self.load.until_over(server, &self.store().join("tasks.db")).await;
         let end = self.look(Opened::AsFront).await.map_err(|error| vec![error])?;
         let history = History {
             ledger: lock(&self.load.ledger).clone(),
             side: side::read(&self.setup.side),
             kills: std::mem::take(&mut self.kills),
             effects: side::effects(&self.setup.effects, &self.load.prefix),
+            replicas: None,
             end,
         };
         wrong.extend(history.violations());
@@ -327,7 +329,7 @@ impl Life {
 }
 
 impl Counts {
-    fn add(&mut self, history: &History) {
+    pub(crate) fn add(&mut self, history: &History) {
         let tasks = &history.ledger.tasks;
         self.tasks +=
             tasks.values().filter(|task| task.id().is_some() || task.ended_inline().is_some()).count();

@@ -1,9 +1,10 @@
 //! The side file and the side database: what the tools did outside of the server, which no crash takes back.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs::{File, OpenOptions},
     io::Write,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -29,7 +30,9 @@ pub(crate) struct Line {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum What {
     /// A process began; what the one before it wrote last may be cut off.
-    Process,
+    Process {
+        pid: u32,
+    },
     /// A tool began.
     Attempt,
     /// The work of a step began.
@@ -103,8 +106,13 @@ impl Side {
         };
         // The killed process may have left a line unfinished.
         side.put("\n");
-        side.write(0, "", What::Process);
+        side.write(0, "", What::Process { pid: std::process::id() });
         side
+    }
+
+    /// Its number among the processes of its store.
+    pub(crate) fn process(&self) -> u64 {
+        self.process
     }
 
     pub(crate) fn next_attempt(&self) -> u64 {
@@ -141,7 +149,10 @@ impl Side {
 pub(crate) fn read(file: &Path) -> Vec<Line> {
     let bytes = std::fs::read(file).unwrap_or_default();
     let lines = bytes.split(|byte| *byte == b'\n');
-    lines.filter_map(|line| serde_json::from_slice(line).ok()).collect()
+    let mut lines: Vec<Line> = lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
+    // Of two processes each may be held up between reading its clock and writing.
+    lines.sort_by_key(|line| line.at);
+    lines
 }
 
 /// How often each effect came about.
@@ -173,26 +184,42 @@ fn open_effects(path: &Path) -> Connection {
     effects
 }
 
-/// The effects of the tasks whose markers begin so; all of the run with "".
+/// The effects of the tasks whose markers begin so, all of the run with "", from a side database or from a folder of them.
 pub(crate) fn effects(path: &Path, prefix: &str) -> Effects {
-    let connection = open_effects(path);
-    let read = || -> rusqlite::Result<Effects> {
-        let mut found = Effects::default();
-        let mut statement = connection.prepare(
-            "SELECT marker, key, group_concat(step_id, ' '), sum(tries) FROM effects
-             WHERE marker >= ?1 AND marker < ?1 || char(1114111) GROUP BY marker, key ORDER BY marker, key",
-        )?;
-        let mut rows = statement.query([prefix])?;
-        while let Some(row) = rows.next()? {
-            let ids: String = row.get(2)?;
-            found.by_step.push((row.get(0)?, row.get(1)?, ids.split(' ').map(str::to_owned).collect()));
-            found.tries += row.get::<_, u64>(3)?;
-        }
-        let mut statement =
-            connection.prepare("SELECT step_id FROM effects GROUP BY step_id HAVING count(*) > 1")?;
-        let shared: Result<_, _> = statement.query_map([], |row| row.get(0))?.collect();
-        found.shared = shared?;
-        Ok(found)
+    let files: Vec<PathBuf> = match std::fs::read_dir(path) {
+        Ok(folder) => folder.filter_map(|entry| Some(entry.ok()?.path())).collect(),
+        Err(_) => vec![path.to_owned()],
     };
-    read().expect("the side database can be read")
+    let mut by_step: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
+    let mut by_id: BTreeMap<String, BTreeSet<(String, String)>> = BTreeMap::new();
+    let mut tries = 0;
+    // Beside a database lie its log and its index.
+    for file in files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "db")) {
+        let mut see = |step_id: String, step: (String, String), times: u64| {
+            by_step.entry(step.clone()).or_default().insert(step_id.clone());
+            by_id.entry(step_id).or_default().insert(step);
+            tries += times;
+        };
+        read_effects(file, prefix, &mut see).expect("the side database can be read");
+    }
+    let shared = by_id.into_iter().filter(|(_, steps)| steps.len() > 1).map(|(id, _)| id).collect();
+    let by_step =
+        by_step.into_iter().map(|((marker, key), ids)| (marker, key, ids.into_iter().collect())).collect();
+    Effects { by_step, shared, tries }
+}
+
+fn read_effects(
+    file: &Path,
+    prefix: &str,
+    see: &mut dyn FnMut(String, (String, String), u64),
+) -> rusqlite::Result<()> {
+    let connection = open_effects(file);
+    let mut statement = connection.prepare(
+        "SELECT step_id, marker, key, tries FROM effects WHERE marker >= ?1 AND marker < ?1 || char(1114111)",
+    )?;
+    let mut rows = statement.query([prefix])?;
+    while let Some(row) = rows.next()? {
+        see(row.get(0)?, (row.get(1)?, row.get(2)?), row.get(3)?);
+    }
+    Ok(())
 }

@@ -5,6 +5,7 @@ use std::{
     path::Path,
 };
 
+use futures::{StreamExt, TryStreamExt, stream};
 use outlast_core::{EntryKind, Filter, Inspect, Outcome, Payload, Run, Status, Store, Task, TaskState};
 use outlast_sqlite::{Options, Role, SqliteStore};
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,8 @@ pub(crate) struct Snapshot {
 pub(crate) struct Kept {
     pub(crate) id: String,
     pub(crate) place: Place,
+    /// Who holds it, and until when by the store's time, in milliseconds.
+    pub(crate) held: Option<Held>,
     pub(crate) cancel_requested: bool,
     /// The result or the error that it ended with.
     pub(crate) end: Option<Value>,
@@ -34,6 +37,25 @@ pub(crate) struct Kept {
     pub(crate) keys: BTreeSet<String>,
     /// The journal, an entry a line: nothing of it ever changes.
     pub(crate) journal: Vec<String>,
+}
+
+/// A worker's hold on a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Held {
+    pub(crate) worker: String,
+    pub(crate) until: i64,
+}
+
+impl Held {
+    pub(crate) fn of(task: &Task) -> Option<Self> {
+        let lease = task.lease()?;
+        Some(Self { worker: lease.worker.as_str().to_owned(), until: lease.until.as_millis() })
+    }
+
+    /// Whether the worker is one of this process: its name begins with the number of that.
+    pub(crate) fn is_by(&self, pid: u32) -> bool {
+        self.worker.split('-').next() == Some(&*pid.to_string())
+    }
 }
 
 /// Where a task is.
@@ -103,24 +125,49 @@ impl Snapshot {
         read
     }
 
-    async fn of(store: &SqliteStore) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
-        let mut snapshot = Self::default();
+    /// Reads all of a store, where every task is first and then their journals, while others may go on with it.
+    ///
+    /// # Errors
+    /// When the store does not answer, or holds what cannot be read.
+    pub(crate) async fn of(store: &dyn Store) -> Result<Self, StoreTrouble> {
+        let mut tasks = Vec::new();
         let mut after = None;
         loop {
             let page = store.list(Filter::default(), after, 500).await?;
-            for task in &page.tasks {
-                let call = store.call(task.id).await?.ok_or("a task has no call")?;
-                let marker =
-                    call.params.to_value()["arguments"]["marker"].as_str().unwrap_or_default().to_owned();
-                snapshot.tasks.entry(marker).or_default().push(kept(store, task).await?);
-            }
+            tasks.extend(page.tasks);
             after = page.next;
             if after.is_none() {
-                return Ok(snapshot);
+                return Self::of_these(store, tasks).await;
             }
         }
     }
+
+    /// Reads the journals of these.
+    ///
+    /// # Errors
+    /// When the store does not answer, or holds what cannot be read.
+    pub(crate) async fn of_these(store: &dyn Store, tasks: Vec<Task>) -> Result<Self, StoreTrouble> {
+        const AT_ONCE: usize = 6;
+        let found: Vec<(String, Kept)> = stream::iter(tasks)
+            .map(async |task: Task| {
+                let call = store.call(task.id).await?.ok_or("a task has no call")?;
+                let marker =
+                    call.params.to_value()["arguments"]["marker"].as_str().unwrap_or_default().to_owned();
+                Ok::<_, StoreTrouble>((marker, kept(store, &task).await?))
+            })
+            .buffered(AT_ONCE)
+            .try_collect()
+            .await?;
+        let mut snapshot = Self::default();
+        for (marker, kept) in found {
+            snapshot.tasks.entry(marker).or_default().push(kept);
+        }
+        Ok(snapshot)
+    }
 }
+
+/// Why a store could not be read.
+pub(crate) type StoreTrouble = Box<dyn std::error::Error + Send + Sync>;
 
 /// How many tasks of a store that others work on are not over: looked at from beside, as an operator does.
 ///
@@ -134,10 +181,11 @@ pub(crate) async fn unfinished(file: &Path) -> Result<u64, String> {
     counts.map(|counts| counts.of(Status::Working) + counts.of(Status::InputRequired))
 }
 
-async fn kept(store: &SqliteStore, task: &Task) -> Result<Kept, Box<dyn std::error::Error + Send + Sync>> {
+async fn kept(store: &dyn Store, task: &Task) -> Result<Kept, StoreTrouble> {
     let mut kept = Kept {
         id: task.id.to_string(),
         place: Place::of(task),
+        held: Held::of(task),
         cancel_requested: task.cancel_requested(),
         end: match &task.state {
             TaskState::Completed { result } => Some(result.to_value()),
@@ -199,7 +247,7 @@ fn whole(file: &Path) -> Result<(), String> {
 }
 
 /// An error with all that caused it.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {

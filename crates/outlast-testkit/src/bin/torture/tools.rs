@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, time::sleep};
 
 use crate::{
-    plan::{self, End, Op, Program, Tool},
+    plan::{self, End, Op, Program, Signature, Tool},
     side::{Side, What},
 };
 
@@ -121,6 +121,10 @@ enum Stop {
 type Told = Result<Vec<String>, Stop>;
 
 impl Attempt {
+    fn signature(&self) -> Signature {
+        Signature { process: self.side.process(), attempt: self.number }
+    }
+
     fn note(&self, what: What) {
         self.side.write(self.number, &self.marker, what);
     }
@@ -139,16 +143,17 @@ impl Attempt {
         };
         match program.end {
             End::Value { pad } => {
-                let text = json!({"told": told, "pad": plan::padding(&self.marker, pad)}).to_string();
+                let pad = plan::padding(&self.marker, pad);
+                let text = json!({"told": told, "pad": pad, "by": self.signature().bits()}).to_string();
                 Ok(CallToolResult::success(vec![ContentBlock::text(text)]).into())
             }
             End::ToolError => {
-                let text = json!({"told": told, "pad": ""}).to_string();
+                let text = json!({"told": told, "pad": "", "by": self.signature().bits()}).to_string();
                 Ok(CallToolResult::error(vec![ContentBlock::text(text)]).into())
             }
             End::Error => Err(ErrorData::internal_error(
                 "ends with an error",
-                Some(json!({"marker": self.marker, "told": told})),
+                Some(json!({"marker": self.marker, "told": told, "by": self.signature().bits()})),
             )),
             End::Panic => panic!("{} {ON_PURPOSE}", self.marker),
         }
@@ -198,14 +203,17 @@ impl Attempt {
                     Err(error) => return Err(self.failed(&full, &error)),
                 };
                 self.note(What::Got { key: full.clone(), value });
-                Ok(vec![format!("{full}={value}")])
+                Ok(vec![format!("{full}={}", plan::unsigned(value))])
             }
             Op::Fails { key, millis } => {
                 let full = format!("{path}{key}");
                 let step_id = task.step_id(key);
                 let work = || {
                     let work = self.work(full.clone(), step_id.clone(), *millis, false);
-                    async move { work.await.and_then(|value| Err(StepError::last(format!("final {value}")))) }
+                    async move {
+                        let value = plan::unsigned(work.await?);
+                        Err(StepError::last(format!("final {value}")))
+                    }
                 };
                 let ended: Result<u64, StepError> = task.step(key, work).await;
                 let expected = format!("final {}", plan::value(&self.marker, &full));
@@ -320,7 +328,7 @@ impl Attempt {
             return Err(std::io::Error::other("fails as its program says").into());
         }
         self.note(What::End { key: key.clone() });
-        Ok(plan::value(&self.marker, &key))
+        Ok(plan::signed(&self.marker, &key, self.signature()))
     }
 
     /// Leaves a child behind that keeps the context, and tries whatever writes when the attempt is over.

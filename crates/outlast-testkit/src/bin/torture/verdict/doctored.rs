@@ -1,6 +1,8 @@
 //! Whether the verdict can fail: an honest history, which it must pass, and doctored ones, each of which it must refuse
 //! for what was done to it.
 
+mod replicas;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
@@ -18,8 +20,12 @@ pub(crate) fn failures() -> Vec<String> {
     let honest = honest().violations();
     let mut failures: Vec<_> =
         honest.into_iter().map(|what| format!("an honest history was refused: {what}")).collect();
-    for (what, says, doctor) in DOCTORED {
-        let mut history = self::honest();
+    let honest = replicas::honest().violations();
+    failures
+        .extend(honest.into_iter().map(|what| format!("an honest history of replicas was refused: {what}")));
+    let of_one = DOCTORED.iter().map(|doctored| (self::honest(), doctored));
+    let of_many = replicas::DOCTORED.iter().map(|doctored| (replicas::honest(), doctored));
+    for (mut history, (what, says, doctor)) in of_one.chain(of_many) {
         doctor(&mut history);
         let found = history.violations();
         if !found.iter().any(|found| found.contains(says)) {
@@ -30,7 +36,7 @@ pub(crate) fn failures() -> Vec<String> {
 }
 
 pub(crate) fn count() -> usize {
-    DOCTORED.len()
+    DOCTORED.len() + replicas::DOCTORED.len()
 }
 
 /// What was done to a history, words of the violation that must be found, and how it is done.
@@ -139,7 +145,7 @@ const DOCTORED: &[Doctored] = &[
             if let What::Got { key, value } = &mut line.what
                 && key == "step"
             {
-                *value += 1;
+                *value += 1 << 40;
             }
         }
     }),
@@ -357,6 +363,11 @@ fn plan(marker: &str, tool: Tool, ops: Vec<Op>, end: End) -> Known {
     Known::new(Plan { marker: marker.to_owned(), tool, owner: 0, program, think: Some(0), cancel })
 }
 
+/// The number that the workers of a process have in their names.
+fn pid(process: u64) -> u32 {
+    u32::try_from(10 + process).expect("there are few")
+}
+
 /// Writes a history as it goes on.
 #[derive(Default)]
 struct Scribe {
@@ -379,7 +390,7 @@ impl Scribe {
 
     fn starts(&mut self) {
         self.process += 1;
-        self.did(0, "", What::Process);
+        self.did(0, "", What::Process { pid: pid(self.process) });
     }
 
     fn takes_step(&mut self, attempt: u64, marker: &str, key: &str) {
@@ -402,6 +413,7 @@ fn kept_as(marker: &str, place: Place, end: Option<Value>) -> Kept {
     Kept {
         id: format!("id of {marker}"),
         place,
+        held: None,
         cancel_requested: marker == C,
         end,
         asked: BTreeMap::new(),
@@ -460,7 +472,7 @@ fn honest() -> History {
         (A, with_question(with_steps(kept_as(A, Place::Asking, None), A, &["step"]), A, "ask")),
         (O, kept_as(O, Place::AtWork, None)),
     ]);
-    scribe.history.kills.push(Kill { lines: scribe.history.side.len(), left });
+    scribe.history.kills.push(Kill { lines: scribe.history.side.len(), left, takeover: None });
     for marker in [A, C, O, E] {
         scribe.told(marker, Event::Killed { process: 1 });
     }

@@ -11,7 +11,7 @@ use super::Case;
 use crate::{
     ledger::Event,
     plan::{self, Op, Tool},
-    side::What,
+    side::{Line, What},
 };
 
 /// The store's time is in whole milliseconds.
@@ -31,17 +31,18 @@ impl Case<'_> {
     fn steps(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut got = BTreeSet::new();
-        let mut under_way: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut under_way: BTreeMap<&str, &Line> = BTreeMap::new();
         let mut ids: BTreeMap<&str, &str> = BTreeMap::new();
-        let mut process = 0;
         for (number, line) in self.lines {
-            if process != line.process {
-                // What the killed process had under way ended with it.
-                process = line.process;
-                under_way.clear();
-            }
             match &line.what {
                 What::Begin { key, step_id } => {
+                    if *ids.entry(key).or_insert(step_id) != step_id {
+                        wrong.push(format!("the step {key} has more than one step id"));
+                    }
+                    // It does not know yet that others have the task, and they need not know of it.
+                    if self.is_stale(line) {
+                        continue;
+                    }
                     if got.contains(&**key) && self.is_owed() {
                         wrong.push(format!("the step {key} ran again after it had returned"));
                     }
@@ -49,22 +50,24 @@ impl Case<'_> {
                         wrong
                             .push(format!("the step {key} ran again, and was in the journal at kill {kill}"));
                     }
-                    if let Some(other) = under_way.insert(key, line.attempt) {
+                    if let Some(other) = under_way.insert(key, line)
+                        && !self.is_off(other, line)
+                    {
                         wrong.push(format!(
-                            "the step {key} ran in attempts {other} and {} at once",
-                            line.attempt
+                            "the step {key} ran in attempts {} and {} at once",
+                            other.attempt, line.attempt
                         ));
-                    }
-                    if *ids.entry(key).or_insert(step_id) != step_id {
-                        wrong.push(format!("the step {key} has more than one step id"));
                     }
                 }
                 What::End { key } | What::Failed { key } | What::Dropped { key } => {
-                    under_way.remove(&**key);
+                    let by = |line: &Line| (line.process, line.attempt);
+                    if under_way.get(&**key).is_some_and(|begun| by(begun) == by(line)) {
+                        under_way.remove(&**key);
+                    }
                 }
                 What::Got { key, value } => {
                     got.insert(&**key);
-                    if *value != plan::value(self.marker, key) {
+                    if plan::unsigned(*value) != plan::value(self.marker, key) {
                         wrong.push(format!("the step {key} returned what it did not: {value}"));
                     }
                 }
@@ -203,7 +206,8 @@ impl Case<'_> {
         }
         if let Some((at, end)) = self.task.end() {
             let late = |what: &What| matches!(what, What::Attempt | What::Begin { .. } | What::Got { .. });
-            if let Some((_, line)) = self.lines.iter().find(|(_, line)| line.at > at && late(&line.what)) {
+            let is_late = |line: &Line| line.at > at && late(&line.what) && !self.is_stale(line);
+            if let Some((_, line)) = self.lines.iter().find(|(_, line)| is_late(line)) {
                 wrong.push(format!("was over, and went on with {:?}", line.what));
             }
             if end.status() == "cancelled" && tool == Tool::Works && attempts > 0 && !self.is_suspect() {

@@ -33,10 +33,12 @@ impl Case<'_> {
     }
 
     fn ended_as(&self, shown: &Shown) -> Result<(), String> {
-        let died_at_work = self.task.plan.tool == Tool::Once && self.was_leased_at_a_kill();
+        let is_once = self.task.plan.tool == Tool::Once;
+        let died_at_work = is_once && self.was_lost_at_work();
+        // A worker that let it go, because it did not hear from the store for a lease, says so too.
+        let may_have_died = died_at_work || is_once && self.history.replicas.is_some();
         match shown.status() {
-            "failed" if died_at_work => {
-                let says = |text: &Value| text.as_str().is_some_and(|text| text.contains(UNKNOWN));
+            "failed" if died_at_work || may_have_died && says(&shown.0["error"]["message"]) => {
                 let honest = says(&shown.0["statusMessage"]) && says(&shown.0["error"]["message"]);
                 if honest {
                     Ok(())
@@ -54,7 +56,12 @@ impl Case<'_> {
         }
     }
 
-    fn was_leased_at_a_kill(&self) -> bool {
+    /// Whether its worker was lost while it had the task: of one server that was killed the store's file says so, and of
+    /// several the journal.
+    fn was_lost_at_work(&self) -> bool {
+        if self.history.replicas.is_some() {
+            return self.journal.iter().any(|entry| entry.kind == "lease_lost");
+        }
         let left = self.history.kills.iter().filter_map(|kill| kill.left.tasks.get(self.marker));
         left.flatten().any(|kept| kept.place.is_leased())
     }
@@ -176,6 +183,10 @@ impl Case<'_> {
         }
         Ok(())
     }
+}
+
+fn says(text: &Value) -> bool {
+    text.as_str().is_some_and(|text| text.contains(UNKNOWN))
 }
 
 fn is_next<'t>(told: &'t [&'t str], expected: &str) -> Result<&'t [&'t str], String> {

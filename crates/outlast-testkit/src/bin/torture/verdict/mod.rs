@@ -6,17 +6,23 @@
 pub(crate) mod doctored;
 mod done;
 mod ended;
+mod fenced;
 mod kept;
+mod taken;
 mod told;
 
 use std::collections::BTreeMap;
 
-pub(crate) use self::kept::lost;
+use self::fenced::Record;
+pub(crate) use self::{
+    kept::lost,
+    taken::{BEAT, Takeover},
+};
 use crate::{
     ledger::{Known, Ledger},
     plan::{self, Op},
-    side::{Effects, Line},
-    snapshot::Snapshot,
+    side::{Effects, Line, What},
+    snapshot::{Kept, Snapshot},
 };
 
 /// All that is known of one store, from its first task to its last.
@@ -26,6 +32,8 @@ pub(crate) struct History {
     pub(crate) side: Vec<Line>,
     pub(crate) kills: Vec<Kill>,
     pub(crate) effects: Effects,
+    /// When each process was dead, where several worked at once.
+    pub(crate) replicas: Option<BTreeMap<u64, u64>>,
     /// What the store held when every task was to be over.
     pub(crate) end: Snapshot,
 }
@@ -36,27 +44,58 @@ pub(crate) struct Kill {
     /// How many lines the side file had.
     pub(crate) lines: usize,
     pub(crate) left: Snapshot,
+    /// What others had to take over, where there were others.
+    pub(crate) takeover: Option<Takeover>,
 }
 
 impl History {
     /// Everything that is wrong with it.
     pub(crate) fn violations(&self) -> Vec<String> {
         let mut wrong = Vec::new();
+        self.each_case(|case| {
+            let found = [case.told(), case.done(), case.fenced(), case.ended()].concat();
+            wrong.extend(found.into_iter().map(|what| format!("{}: {what}", case.marker)));
+        });
+        wrong.extend(self.effects_once());
+        wrong.extend(self.journals_only_grow());
+        let takeovers = self.kills.iter().filter_map(|kill| kill.takeover.as_ref());
+        wrong.extend(takeovers.flat_map(|takeover| takeover.late(&self.end)));
+        wrong.extend(lost(&self.ledger, &self.side, &self.end, u64::MAX));
+        wrong.extend(self.nothing_is_left());
+        wrong
+    }
+
+    /// How many steps ended in vain: in an attempt whose lease was over, so that their values must have been refused.
+    pub(crate) fn in_vain(&self) -> usize {
+        let mut count = 0;
+        self.each_case(|case| {
+            let ends = case.lines.iter().filter(|(_, line)| matches!(line.what, What::End { .. }));
+            count += ends.filter(|(_, line)| case.is_stale(line)).count();
+        });
+        count
+    }
+
+    fn each_case(&self, mut see: impl FnMut(&Case<'_>)) {
         let mut by_marker: BTreeMap<&str, Vec<(usize, &Line)>> = BTreeMap::new();
         for (number, line) in self.side.iter().enumerate() {
             by_marker.entry(&line.marker).or_default().push((number, line));
         }
+        let workers = self.workers();
         for (marker, task) in &self.ledger.tasks {
             let lines = by_marker.get(&**marker).map_or(&[][..], |lines| lines);
-            let case = Case { marker, task, lines, history: self };
-            let found = [case.told(), case.done(), case.ended()].concat();
-            wrong.extend(found.into_iter().map(|what| format!("{marker}: {what}")));
+            let kept = self.end.tasks.get(marker).and_then(|kept| kept.first());
+            let journal = kept.map(|kept| fenced::records(kept, &workers)).unwrap_or_default();
+            see(&Case { marker, task, lines, journal, history: self });
         }
-        wrong.extend(self.effects_once());
-        wrong.extend(self.journals_only_grow());
-        wrong.extend(lost(&self.ledger, &self.side, &self.end, u64::MAX));
-        wrong.extend(self.nothing_is_left());
-        wrong
+    }
+
+    /// The processes by the numbers that their workers have in their names.
+    fn workers(&self) -> BTreeMap<u32, u64> {
+        let began = self.side.iter().filter_map(|line| match line.what {
+            What::Process { pid } => Some((pid, line.process)),
+            _ => None,
+        });
+        began.collect()
     }
 
     /// Every effect came about once, under a step id of its own.
@@ -75,13 +114,19 @@ impl History {
 
     fn journals_only_grow(&self) -> Vec<String> {
         let mut wrong = Vec::new();
-        let mut before: BTreeMap<&str, &[String]> = BTreeMap::new();
+        let mut before: BTreeMap<&str, &Kept> = BTreeMap::new();
         for left in self.kills.iter().map(|kill| &kill.left).chain([&self.end]) {
             for (marker, kept) in left.tasks.iter().filter_map(|(marker, kept)| Some((marker, kept.first()?)))
             {
-                let earlier = before.insert(marker, &kept.journal).unwrap_or_default();
-                if !kept.journal.starts_with(earlier) {
-                    wrong.push(format!("{marker}: its journal was {earlier:#?} and is {:#?}", kept.journal));
+                let Some(earlier) = before.insert(marker, kept) else { continue };
+                let (was, is) = (&earlier.journal, &kept.journal);
+                if !is.starts_with(was) {
+                    wrong.push(format!("{marker}: its journal was {was:#?} and is {is:#?}"));
+                } else if earlier.place.is_final() && was.len() != is.len() {
+                    wrong.push(format!(
+                        "{marker}: was over, and its journal went on with {:#?}",
+                        &is[was.len()..]
+                    ));
                 }
             }
         }
@@ -112,6 +157,8 @@ struct Case<'a> {
     task: &'a Known,
     /// Its lines of the side file, and their numbers in it.
     lines: &'a [(usize, &'a Line)],
+    /// Its journal as it was at the end.
+    journal: Vec<Record>,
     history: &'a History,
 }
 

@@ -61,7 +61,8 @@ impl Case<'_> {
                 | Event::EndedInline { .. }
                 | Event::WillAnswer { .. }
                 | Event::WillCancel
-                | Event::Killed { .. } => {}
+                | Event::Killed { .. }
+                | Event::Unanswered => {}
             }
         }
         if let Some(key) = self.cancelled_before_answer()
