@@ -29,6 +29,8 @@ use crate::{
 const LEASE: Duration = Duration::from_secs(2);
 /// In one round of so many the database is killed as well.
 const OUTAGE: u32 = 5;
+/// How many more rounds there may be for what was not hit in those that were wanted.
+const MORE: u32 = 10;
 /// Far more beats than it takes until all that a replica had is over.
 const ALL_ENDED: usize = 2_400;
 
@@ -60,6 +62,14 @@ struct Tally {
     try_again: usize,
 }
 
+impl Tally {
+    /// The states that no task was in when a replica went.
+    fn not_hit(&self) -> Vec<&'static str> {
+        let states = [("in flight", self.at_work), ("asked", self.asked), ("parked", self.parked)];
+        states.iter().filter(|(_, count)| *count == 0).map(|(state, _)| *state).collect()
+    }
+}
+
 impl Replicas {
     /// # Errors
     /// When there is no database, or no room for the files of the run.
@@ -89,10 +99,12 @@ impl Replicas {
     pub(crate) async fn rounds(&mut self, rounds: u32) -> Vec<String> {
         for number in 0.. {
             let left = rounds.saturating_sub(self.counts.rounds);
-            if left == 0 {
+            // A few more where a state was not hit by then.
+            let few = self.counts.rounds < rounds + MORE && !self.tally.not_hit().is_empty();
+            if left == 0 && !few {
                 break;
             }
-            let wrong = self.store(number, left).await;
+            let wrong = self.store(number, left.max(1)).await;
             if !wrong.is_empty() {
                 return wrong;
             }
@@ -103,13 +115,10 @@ impl Replicas {
         let effects = side::effects(&self.directory.join("effects"), "");
         (self.counts.effects, self.counts.tries) = (effects.by_step.len(), effects.tries);
         let mut wrong = History { effects, ..History::default() }.violations();
-        for (state, count) in
-            [("in flight", self.tally.at_work), ("asked", self.tally.asked), ("parked", self.tally.parked)]
-        {
-            if count == 0 {
-                wrong.push(format!("no task was {state} in any round: that was not tried"));
-            }
-        }
+        let not_hit = self.tally.not_hit();
+        wrong.extend(
+            not_hit.iter().map(|state| format!("no task was {state} in any round: that was not tried")),
+        );
         wrong
     }
 
@@ -211,7 +220,7 @@ enum Harm {
 enum Outage {
     /// The replica goes while the database is away.
     Around,
-    /// So many beats later.
+    /// So many beats later, while the leases of the replica last.
     After(usize),
 }
 
@@ -283,7 +292,7 @@ impl Life {
         };
         let outage = match seed.below(2) {
             0 => Outage::Around,
-            _ => Outage::After(seed.below(60) as usize),
+            _ => Outage::After(seed.between(1, 20) as usize),
         };
         let done = run.counts.rounds + run.counts.idle_rounds;
         let outage = (run.database.is_own() && done % OUTAGE == OUTAGE - 1).then_some(outage);
@@ -305,7 +314,8 @@ impl Life {
         let Setup { side, process, .. } = &self.setups[victim];
         block_in_place(|| wait_for(side, moment, Some(*process)));
         let pid = self.servers[victim].pid();
-        self.until_busy(pid).await.map_err(one)?;
+        let asked = (run.counts.rounds + run.counts.idle_rounds) % 2 == 1;
+        self.until_busy(pid, asked).await.map_err(one)?;
         let at = run.pulse.write().await.map_err(one)?;
         if outage == Some(Outage::Around) {
             block_in_place(|| run.database.kill()).map_err(one)?;
@@ -339,6 +349,7 @@ impl Life {
                 .collect(),
             open: of_victim().chain(parked()).map(|(_, kept)| kept.id.clone()).collect(),
             beats: Vec::new(),
+            outages: u32::from(outage == Some(Outage::Around)),
         };
         let parked = parked().count();
         let markers: BTreeMap<String, String> =
@@ -356,14 +367,14 @@ impl Life {
             worker: taking.victim.clone(),
             until: markers.iter().map(|(id, marker)| (marker.clone(), until(id))).collect(),
             not_before,
-            beats: taking.beats,
+            beats: std::mem::take(&mut taking.beats),
         };
         let ended = self.snapshot_of(markers.keys()).await.map_err(one)?;
         let last = takeover.last(&ended);
         wrong.extend(takeover.late(&ended));
         self.kills.push(Kill { lines: 0, left, takeover: Some(takeover) });
 
-        let outages = u32::from(outage.is_some());
+        let outages = taking.outages;
         println!(
             "torture: {} replica {victim} {}{}, with {at_work} in flight, {asked} asked, {parked} parked; {}",
             self.prefix,
@@ -396,12 +407,16 @@ impl Life {
         if wrong.is_empty() { Ok(()) } else { Err(wrong) }
     }
 
-    /// Waits until a replica holds anything, and not for ever.
-    async fn until_busy(&self, pid: u32) -> Result<(), String> {
+    /// Waits until a replica holds anything, or a task that asks; and not for ever.
+    async fn until_busy(&self, pid: u32, asked: bool) -> Result<(), String> {
         const LOOKS: u32 = 100;
         for _ in 0..LOOKS {
             let live = self.live().await?;
-            if live.values().filter_map(Held::of).any(|held| held.is_by(pid)) {
+            let is_it = |task: &&Task| {
+                let held = Held::of(task).is_some_and(|held| held.is_by(pid));
+                held && (!asked || Place::of(task) == Place::Asking)
+            };
+            if live.values().any(|task| is_it(&task)) {
                 return Ok(());
             }
             tokio::time::sleep(BEAT / 5).await;
@@ -431,6 +446,7 @@ impl Life {
             if outage == Some(Outage::After(taking.beats.len())) {
                 block_in_place(|| run.database.kill()).map_err(one)?;
                 *not_before = self.recover(run).await.map_err(one)?;
+                taking.outages += 1;
             }
             let live = self.live().await.map_err(one)?;
             untaken.retain(|id| match live.get(id).and_then(Held::of) {
@@ -577,6 +593,8 @@ struct Taking {
     /// What was not over when it went, and is not over yet.
     open: BTreeSet<String>,
     beats: Vec<i64>,
+    /// How often the database was killed meanwhile.
+    outages: u32,
 }
 
 fn lease_millis() -> i64 {

@@ -83,7 +83,7 @@ impl Place {
         matches!(self, Self::AtWork | Self::Asking | Self::Sleeping)
     }
 
-    fn of(task: &Task) -> Self {
+    pub(crate) fn of(task: &Task) -> Self {
         let live = match &task.state {
             TaskState::Completed { .. } => return Self::Completed,
             TaskState::Failed { .. } => return Self::Failed,
