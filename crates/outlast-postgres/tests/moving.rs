@@ -10,7 +10,7 @@ use std::time::Duration;
 use harness::{fresh_schema, open, still};
 use outlast_core::{ManualClock, MemoryStore, Timestamp, Transfer};
 use outlast_postgres::Skew;
-use outlast_testkit::{run, suite::transfer};
+use outlast_testkit::{run, transfer};
 
 struct Stores {
     skew: Skew,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use outlast_core::{ManualClock, MemoryStore, Timestamp, Transfer};
 use outlast_sqlite::{Options, SqliteStore};
-use outlast_testkit::suite::transfer;
+use outlast_testkit::transfer;
 use tempfile::TempDir;
 
 struct Stores {

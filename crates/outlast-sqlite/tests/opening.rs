@@ -141,11 +141,11 @@ fn a_file_of_a_newer_version_is_refused_naming_both_and_left_as_it_is() {
     fs::remove_file(path.with_extension("db.lock")).unwrap();
     let before = contents(&path);
     let error = refusal(&path);
-    assert!(matches!(error, OpenError::Newer { found: 99, known: 2, .. }), "{error:?}");
+    assert!(matches!(error, OpenError::Newer { found: 99, known: 3, .. }), "{error:?}");
     assert_eq!(
         error.to_string(),
         format!(
-            "{} has schema version 99 and this program knows versions up to 2; run a newer version of it, or use another file",
+            "{} has schema version 99 and this program knows versions up to 3; run a newer version of it, or use another file",
             path.display()
         )
     );

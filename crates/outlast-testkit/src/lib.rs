@@ -28,6 +28,7 @@ pub mod sim;
 pub mod story;
 #[doc(hidden)]
 pub mod suite;
+pub mod transfer;
 
 pub use fault::{Fault, FaultStore, walk_faults};
 pub use harness::{Harness, MemoryHarness, run};

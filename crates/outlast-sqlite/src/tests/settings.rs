@@ -26,7 +26,7 @@ fn every_connection_syncs_in_full_and_leaves_checkpoints_to_the_writer() {
             ("synchronous", Value::from(2)),
             ("mmap_size", Value::from(0)),
             ("wal_autocheckpoint", Value::from(0)),
-            ("user_version", Value::from(2)),
+            ("user_version", Value::from(3)),
             ("application_id", Value::from(1330410356)),
         ] {
             assert_eq!(pragma(&connection, name), value, "{name}");

@@ -22,7 +22,6 @@ pub mod replay;
 pub mod retrying;
 pub mod sweeping;
 pub mod time;
-pub mod transfer;
 pub mod walk;
 
 /// Makes one test of every behaviour that a store must show.
