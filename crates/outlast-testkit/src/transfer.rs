@@ -1,7 +1,7 @@
 //! What moves from one store to another goes on there as if nothing had been.
 
 // These are tests, although they are compiled for the tests of others: what fails should panic.
-#![allow(clippy::unwrap_used, clippy::missing_panics_doc)]
+#![allow(clippy::unwrap_used)]
 
 use std::{sync::Arc, time::Duration};
 
