@@ -251,6 +251,36 @@ fn a_table_that_is_locked_makes_reads_fail_after_their_time() {
 }
 
 #[test]
+fn a_read_that_gets_no_connection_is_refused_and_the_next_one_is_not() {
+    run(async {
+        let harm = Harm::with(Options::default().readers(1)).await;
+        let task = harm.store.create_one(new_task()).await;
+        let mut holder = raw(url()).await;
+        let transaction = holder.transaction().await.unwrap();
+        transaction.batch_execute(&format!("LOCK TABLE {}.tasks", harm.schema)).await.unwrap();
+
+        // The only connection waits for the table, and the second read for the connection.
+        let (store, id) = (harm.store.clone(), task.id);
+        let first = tokio::spawn(async move { store.get(id).await });
+        while waiting(&harm.schema).await == 0 {
+            tokio::task::yield_now().await;
+        }
+        let refused = harm.store.get(task.id).await;
+
+        assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+        transaction.rollback().await.unwrap();
+        assert_eq!(first.await.unwrap().unwrap().map(|task| task.id), Some(task.id));
+        assert_eq!(harm.store.task(task.id).await, task);
+    });
+}
+
+/// How many statements wait for a lock on the tasks of this schema.
+async fn waiting(schema: &str) -> i64 {
+    let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = $1::text::regclass";
+    raw(url()).await.query_one(waits, &[&format!("{schema}.tasks")]).await.unwrap().get(0)
+}
+
+#[test]
 fn a_server_that_takes_no_writes_any_more_refuses_and_is_left_for_one_that_does() {
     run(async {
         let cluster = Cluster::start();
