@@ -129,6 +129,19 @@ pub enum Event {
 }
 
 impl Event {
+    /// How large its payload is, in bytes: what counts when events are written together.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Answer { answer, .. } => answer.len(),
+            Self::Ask { question, .. } => question.request().len(),
+            Self::FinishStep { outcome: Outcome::Value(value) | Outcome::Error(value), .. } => value.len(),
+            Self::Complete(result) => result.len(),
+            Self::Fail(error) => error.message.len() + error.data.as_ref().map_or(0, Payload::len),
+            _ => 0,
+        }
+    }
+
     /// Whether `by` may cause this event at all.
     #[must_use]
     pub fn allowed_to(&self, by: &By) -> bool {

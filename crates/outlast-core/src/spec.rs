@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Asks, Owner, Payload, TakenUp, TaskId};
+use crate::{Asks, Entry, Owner, Payload, TakenUp, TaskId};
 
 /// What becomes of work whose process died while it ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -203,6 +203,15 @@ impl NewTask {
     #[must_use]
     pub fn new(id: TaskId, owner: Owner, spec: impl Into<Arc<Spec>>, call: Call) -> Self {
         Self { id, owner, spec: spec.into(), call, idempotency: None, max_open: 1_000, takes_up: None }
+    }
+
+    /// How large its call is, and what it takes over, in bytes: what counts when tasks are written together.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let journal: u64 = self.takes_up.iter().flat_map(|taken| &taken.journal).map(Entry::size).sum();
+        self.call.params.len()
+            + self.call.context.as_ref().map_or(0, Payload::len)
+            + usize::try_from(journal).unwrap_or(usize::MAX)
     }
 }
 

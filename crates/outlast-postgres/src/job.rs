@@ -8,8 +8,8 @@ use std::{
 
 use futures::channel::oneshot;
 use outlast_core::{
-    Applied, By, Claimed, Created, Entry, Event, Held, LeaseRequest, NewTask, Outcome, Payload, Record,
-    Renewal, StepKey, StoreError, TaskId, WorkerId,
+    Applied, By, Claimed, Created, Event, Held, LeaseRequest, NewTask, Record, Renewal, StepKey, StoreError,
+    TaskId, WorkerId,
 };
 
 use crate::{
@@ -114,16 +114,13 @@ impl Job {
         lease: Option<LeaseRequest>,
         queue: Arc<Queue>,
     ) -> (Self, Answer<Guarded<Created>>) {
-        let journal: u64 = new.takes_up.iter().flat_map(|taken| &taken.journal).map(Entry::size).sum();
-        let bytes = new.call.params.len()
-            + new.call.context.as_ref().map_or(0, Payload::len)
-            + usize::try_from(journal).unwrap_or(usize::MAX);
+        let bytes = new.size();
         let (reply, answer) = Reply::new();
         (Self { ask: Ask::Create(Box::new(Create { new, lease, queue, reply })), bytes }, answer)
     }
 
     pub(crate) fn apply(id: TaskId, by: By, events: Vec<Event>) -> (Self, Answer<Applied>) {
-        let bytes = weight(&events);
+        let bytes = events.iter().map(Event::size).sum();
         let (reply, answer) = Reply::new();
         (Self { ask: Ask::Apply(Box::new(Apply { id, by, events, only_of: None, reply })), bytes }, answer)
     }
@@ -275,17 +272,4 @@ impl<T> Drop for Guarded<T> {
             self.queue.push_first(job);
         }
     }
-}
-
-/// What events add to the size of a batch.
-fn weight(events: &[Event]) -> usize {
-    let payload = |event: &Event| match event {
-        Event::Answer { answer, .. } => answer.len(),
-        Event::Ask { question, .. } => question.request().len(),
-        Event::FinishStep { outcome: Outcome::Value(value) | Outcome::Error(value), .. } => value.len(),
-        Event::Complete(result) => result.len(),
-        Event::Fail(error) => error.message.len() + error.data.as_ref().map_or(0, Payload::len),
-        _ => 0,
-    };
-    events.iter().map(payload).sum()
 }

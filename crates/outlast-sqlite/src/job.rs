@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outlast_core::{By, Claimed, Created, Event, Held, Outcome, Payload, StoreError};
+use outlast_core::{By, Claimed, Created, Event, Held, StoreError};
 
 use crate::{
     batch::Batch,
@@ -107,17 +107,4 @@ impl<T> Drop for Guarded<T> {
             self.queue.push_first(Box::new(Operation::new(0, release, |_, _| {})));
         }
     }
-}
-
-/// What events add to the size of a batch.
-pub(crate) fn weight(events: &[Event]) -> usize {
-    let payload = |event: &Event| match event {
-        Event::Answer { answer, .. } => answer.len(),
-        Event::Ask { question, .. } => question.request().len(),
-        Event::FinishStep { outcome: Outcome::Value(value) | Outcome::Error(value), .. } => value.len(),
-        Event::Complete(result) => result.len(),
-        Event::Fail(error) => error.message.len() + error.data.as_ref().map_or(0, Payload::len),
-        _ => 0,
-    };
-    events.iter().map(payload).sum()
 }

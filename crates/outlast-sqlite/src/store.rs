@@ -13,9 +13,9 @@ use std::{
 use async_trait::async_trait;
 use futures::channel::oneshot;
 use outlast_core::{
-    Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Entry, Event, Filter, Head, Held, HintSender,
-    Hints, Inspect, JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreClock, StoreError,
-    Swept, Task, TaskId, ToolVersion, WorkerId, WorkerSeen,
+    Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, HintSender, Hints,
+    Inspect, JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreClock, StoreError, Swept,
+    Task, TaskId, ToolVersion, WorkerId, WorkerSeen,
 };
 
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
     batch::Batch,
     damaged::Damaged,
     error::Failure,
-    job::{Guarded, Operation, told, weight},
+    job::{Guarded, Operation, told},
     open::{self, Opened},
     queue::{Lane, Queue},
     read::{self, Readers},
@@ -184,10 +184,7 @@ impl Store for SqliteStore {
     async fn create(&self, new: NewTask, lease: Option<LeaseRequest>) -> Result<Created, StoreError> {
         let queue = self.handle.shared.queue.clone();
         let (reply, answer) = oneshot::channel();
-        let journal: u64 = new.takes_up.iter().flat_map(|taken| &taken.journal).map(Entry::size).sum();
-        let bytes = new.call.params.len()
-            + new.call.context.as_ref().map_or(0, outlast_core::Payload::len)
-            + usize::try_from(journal).unwrap_or(usize::MAX);
+        let bytes = new.size();
         let run = move |batch: &mut Batch<'_>| batch.create(&new, lease.as_ref());
         let job = Operation::new(bytes, run, move |outcome, result| {
             // After an unknown end nothing is given back: the same call is to find its lease.
@@ -199,7 +196,8 @@ impl Store for SqliteStore {
     }
 
     async fn apply(&self, id: TaskId, by: By, events: Vec<Event>) -> Result<Applied, StoreError> {
-        self.write(Lane::Held, weight(&events), move |batch| batch.apply(id, &by, &events)).await
+        let bytes = events.iter().map(Event::size).sum();
+        self.write(Lane::Held, bytes, move |batch| batch.apply(id, &by, &events)).await
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
