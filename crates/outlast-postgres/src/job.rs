@@ -8,15 +8,15 @@ use std::{
 
 use futures::channel::oneshot;
 use outlast_core::{
-    Applied, By, Claimed, Created, Event, Held, LeaseRequest, NewTask, Record, Renewal, StepKey, StoreError,
-    TaskId, WorkerId,
+    Applied, By, Claimed, Created, Event, Held, Lane, LeaseRequest, NewTask, Queued, Record, Renewal,
+    StepKey, StoreError, TaskId, WorkerId,
 };
 
 use crate::{
     batch::Batch,
     digest::{self, CallerKey, OwnerKey},
     error::Failure,
-    queue::{Lane, Queue},
+    queue::Queue,
 };
 
 /// What is asked for, what was decided, and who waits for it.
@@ -146,11 +146,6 @@ impl Job {
         (Self { ask: Ask::Import(Box::new(Import { records, reply })), bytes }, answer)
     }
 
-    /// What it adds to the size of a batch.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     pub(crate) fn lane(&self) -> Lane {
         match self.ask {
             Ask::Create(_) | Ask::Import(_) => Lane::New,
@@ -225,6 +220,12 @@ impl Job {
             Ask::Renew(renew) => renew.reply.settle(outcome, |renewals| renewals),
             Ask::Import(import) => import.reply.settle(outcome, |new| new),
         }
+    }
+}
+
+impl Queued for Job {
+    fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::{fmt, time::Duration};
 
+use outlast_core::LaneLimits;
+
 use crate::Skew;
 
 /// How a store is opened.
@@ -24,17 +26,7 @@ pub struct Options {
     pub(crate) heartbeat: Duration,
     pub(crate) wait: Option<Duration>,
     pub(crate) skew: Skew,
-    pub(crate) limits: Limits,
-}
-
-/// The bounds of the writer's queue and of its batches.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    pub(crate) batch_ops: usize,
-    pub(crate) batch_bytes: usize,
-    /// For each lane of the queue.
-    pub(crate) queue_ops: usize,
-    pub(crate) queue_bytes: usize,
+    pub(crate) limits: LaneLimits,
 }
 
 impl Default for Options {
@@ -50,7 +42,7 @@ impl Default for Options {
             heartbeat: Duration::from_secs(10),
             wait: None,
             skew: Skew::default(),
-            limits: Limits { batch_ops: 256, batch_bytes: 4 << 20, queue_ops: 8_192, queue_bytes: 64 << 20 },
+            limits: LaneLimits::default(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outlast_core::{By, Claimed, Created, Event, Held, StoreError};
+use outlast_core::{By, Claimed, Created, Event, Held, Queued, StoreError};
 
 use crate::{
     batch::Batch,
@@ -48,12 +48,14 @@ where
         (self.answer)(outcome, self.result);
     }
 
-    fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     fn claims(&self) -> bool {
         self.claims
+    }
+}
+
+impl<T, Run, Answer> Queued for Operation<T, Run, Answer> {
+    fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use outlast_core::Clock;
+use outlast_core::{Clock, LaneLimits};
 
 use crate::{
     SystemClock,
@@ -37,20 +37,10 @@ pub struct Options {
     pub(crate) readers: usize,
     pub(crate) busy_timeout: Duration,
     pub(crate) poll: Duration,
-    pub(crate) limits: Limits,
-    pub(crate) disk: Arc<dyn Disk>,
-}
-
-/// The bounds of the writer's queue and of its batches.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    pub(crate) batch_ops: usize,
-    pub(crate) batch_bytes: usize,
-    /// For each lane of the queue.
-    pub(crate) queue_ops: usize,
-    pub(crate) queue_bytes: usize,
+    pub(crate) limits: LaneLimits,
     /// Pages in the log from which on it is written back.
     pub(crate) wal_pages: usize,
+    pub(crate) disk: Arc<dyn Disk>,
 }
 
 impl Default for Options {
@@ -62,13 +52,8 @@ impl Default for Options {
             readers: cores.clamp(2, 8),
             busy_timeout: Duration::from_secs(5),
             poll: Duration::from_millis(50),
-            limits: Limits {
-                batch_ops: 256,
-                batch_bytes: 4 << 20,
-                queue_ops: 8_192,
-                queue_bytes: 64 << 20,
-                wal_pages: 2_000,
-            },
+            limits: LaneLimits::default(),
+            wal_pages: 2_000,
             disk: Arc::new(RealDisk),
         }
     }

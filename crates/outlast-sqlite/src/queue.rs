@@ -1,41 +1,31 @@
-//! What waits for the writer: bounded, and with what keeps running work alive ahead of what starts new work.
+//! What waits for the writer.
 
 use std::{
-    collections::VecDeque,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use outlast_core::StoreError;
+use outlast_core::{Lane, LaneLimits, Lanes, Queued, StoreError};
 
-use crate::{batch::Batch, error::Failure, options::Limits};
+use crate::{batch::Batch, error::Failure};
 
 /// One operation on its way through the writer.
-pub(crate) trait Job: Send {
+pub(crate) trait Job: Queued + Send {
     /// Carries it out; may be called again when the transaction of an earlier call was undone.
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), Failure>;
 
     /// Answers its caller, after the commit or after it was given up.
     fn settle(self: Box<Self>, outcome: Result<(), StoreError>);
 
-    /// What it adds to the size of a batch.
-    fn bytes(&self) -> usize;
-
     /// Whether it is a claim, for which this process should try to become the runtime.
     fn claims(&self) -> bool;
 }
 
-/// Which operations go first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lane {
-    /// Renewals and events of tasks that exist: late ones cost leases.
-    Held,
-    /// What starts work, or can wait.
-    New,
+impl Queued for Box<dyn Job> {
+    fn bytes(&self) -> usize {
+        (**self).bytes()
+    }
 }
-
-/// One place in so many of a full batch is kept for [`Lane::New`], so that it is late and never forgotten.
-const KEPT_FOR_NEW: usize = 8;
 
 /// What the writer finds.
 pub(crate) enum Taken {
@@ -50,56 +40,30 @@ pub(crate) enum Taken {
 pub(crate) struct Queue {
     state: Mutex<State>,
     arrived: Condvar,
-    limits: Limits,
 }
 
-#[derive(Default)]
 struct State {
-    held: Line,
-    new: Line,
+    lanes: Lanes<Box<dyn Job>>,
     /// Whether the writer is to look around although nothing arrived.
     poked: bool,
-    /// Why nothing more is taken.
-    closed: Option<StoreError>,
-}
-
-#[derive(Default)]
-struct Line {
-    jobs: VecDeque<Box<dyn Job>>,
-    bytes: usize,
 }
 
 impl Queue {
-    pub(crate) fn new(limits: Limits) -> Self {
-        Self { state: Mutex::default(), arrived: Condvar::new(), limits }
+    pub(crate) fn new(limits: LaneLimits) -> Self {
+        let state = State { lanes: Lanes::new(limits), poked: false };
+        Self { state: Mutex::new(state), arrived: Condvar::new() }
     }
 
     /// Puts a job at the end of its lane.
     pub(crate) fn push(&self, lane: Lane, job: Box<dyn Job>) -> Result<(), StoreError> {
-        let mut state = self.lock();
-        if let Some(reason) = &state.closed {
-            return Err(reason.clone());
-        }
-        let line = state.line(lane);
-        // One job of any size fits into an empty line.
-        let full = line.jobs.len() >= self.limits.queue_ops
-            || (!line.jobs.is_empty() && line.bytes + job.bytes() > self.limits.queue_bytes);
-        if full {
-            return Err(StoreError::unavailable("too many operations wait to be written"));
-        }
-        line.push_back(job);
-        drop(state);
+        self.lock().lanes.push(lane, job)?;
         self.arrived.notify_one();
         Ok(())
     }
 
     /// Puts a job before all others, whether or not there is room: it gives something back.
     pub(crate) fn push_first(&self, job: Box<dyn Job>) {
-        let mut state = self.lock();
-        if state.closed.is_none() {
-            state.held.bytes += job.bytes();
-            state.held.jobs.push_front(job);
-            drop(state);
+        if self.lock().lanes.push_first(job) {
             self.arrived.notify_one();
         }
     }
@@ -113,7 +77,7 @@ impl Queue {
     /// Takes the next batch, waiting for it; for at most `wait`, if that is given.
     pub(crate) fn take(&self, wait: Option<Duration>) -> Taken {
         let mut state = self.lock();
-        if state.is_empty() && state.closed.is_none() && !state.poked {
+        if state.lanes.is_empty() && state.lanes.closed().is_none() && !state.poked {
             // Awake for nothing is idle as well.
             state = match wait {
                 Some(wait) => {
@@ -123,9 +87,9 @@ impl Queue {
             };
         }
         state.poked = false;
-        if !state.is_empty() {
-            Taken::Batch(state.next_batch(&self.limits))
-        } else if state.closed.is_some() {
+        if !state.lanes.is_empty() {
+            Taken::Batch(state.lanes.next_batch())
+        } else if state.lanes.closed().is_some() {
             Taken::Closed
         } else {
             Taken::Idle
@@ -134,69 +98,18 @@ impl Queue {
 
     /// Takes nothing more, and answers everyone who comes with `reason`. What waits is still written.
     pub(crate) fn close(&self, reason: StoreError) {
-        self.lock().closed.get_or_insert(reason);
+        self.lock().lanes.close(reason);
         self.arrived.notify_all();
     }
 
     /// Takes nothing more, and gives up what waits.
     pub(crate) fn fail(&self, reason: &StoreError) {
-        let mut state = self.lock();
-        state.closed = Some(reason.clone());
-        let (held, new) = (std::mem::take(&mut state.held), std::mem::take(&mut state.new));
-        drop(state);
-        held.jobs.into_iter().chain(new.jobs).for_each(|job| job.settle(Err(reason.clone())));
+        let lost = self.lock().lanes.fail(reason.clone());
+        lost.into_iter().for_each(|job| job.settle(Err(reason.clone())));
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing in here panics between two changes that belong together.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn line(&mut self, lane: Lane) -> &mut Line {
-        match lane {
-            Lane::Held => &mut self.held,
-            Lane::New => &mut self.new,
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.held.jobs.is_empty() && self.new.jobs.is_empty()
-    }
-
-    fn next_batch(&mut self, limits: &Limits) -> Vec<Box<dyn Job>> {
-        let kept = self.new.jobs.len().min(limits.batch_ops / KEPT_FOR_NEW);
-        let mut batch = Vec::new();
-        let mut bytes = 0;
-        self.held.drain_into(&mut batch, &mut bytes, limits.batch_ops - kept, limits.batch_bytes);
-        self.new.drain_into(&mut batch, &mut bytes, limits.batch_ops, limits.batch_bytes);
-        batch
-    }
-}
-
-impl Line {
-    fn push_back(&mut self, job: Box<dyn Job>) {
-        self.bytes += job.bytes();
-        self.jobs.push_back(job);
-    }
-
-    /// Moves jobs while the batch is within its bounds; the first of a batch always.
-    fn drain_into(
-        &mut self,
-        batch: &mut Vec<Box<dyn Job>>,
-        bytes: &mut usize,
-        max_ops: usize,
-        max_bytes: usize,
-    ) {
-        while batch.len() < max_ops
-            && let Some(next) = self.jobs.front()
-            && (batch.is_empty() || *bytes + next.bytes() <= max_bytes)
-            && let Some(job) = self.jobs.pop_front()
-        {
-            self.bytes -= job.bytes();
-            *bytes += job.bytes();
-            batch.push(job);
-        }
     }
 }

@@ -14,8 +14,8 @@ use async_trait::async_trait;
 use futures::channel::oneshot;
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, HintSender, Hints,
-    Inspect, JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreClock, StoreError, Swept,
-    Task, TaskId, ToolVersion, WorkerId, WorkerSeen,
+    Inspect, JournalPage, Lane, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreClock, StoreError,
+    Swept, Task, TaskId, ToolVersion, WorkerId, WorkerSeen,
 };
 
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
     error::Failure,
     job::{Guarded, Operation, told},
     open::{self, Opened},
-    queue::{Lane, Queue},
+    queue::Queue,
     read::{self, Readers},
     shared::Shared,
     sweep,

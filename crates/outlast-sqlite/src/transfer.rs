@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use outlast_core::{
-    Call, Exported, IdempotencyKey, Owner, Payload, Record, SpentKey, StoreError, TaskId, TaskRecord,
+    Call, Exported, IdempotencyKey, Lane, Owner, Payload, Record, SpentKey, StoreError, TaskId, TaskRecord,
     Timestamp, Transfer,
 };
 use rusqlite::{Connection, OptionalExtension, params};
@@ -14,7 +14,6 @@ use crate::{
     batch::Batch,
     damaged::Damaged,
     error::Failure,
-    queue::Lane,
     read,
     row::{self, Row, select_task},
 };

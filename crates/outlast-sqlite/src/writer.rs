@@ -359,7 +359,7 @@ impl Writer {
 
     /// After the answers: a checkpoint is what a slow write is made of.
     fn checkpoint_when_due(&mut self) {
-        if self.wal_pages.load(Ordering::Relaxed) < self.options.limits.wal_pages {
+        if self.wal_pages.load(Ordering::Relaxed) < self.options.wal_pages {
             return;
         }
         let Some(connection) = self.connection.take() else { return };

@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use futures::{FutureExt, executor::block_on};
 use outlast_core::{
-    Applied, Call, Claimed, Created, Event, Hint, Illegal, NewTask, Payload, Store, StoreError, Task, Token,
+    Applied, Call, Claimed, Created, Event, Hint, Illegal, Lane, LaneLimits, NewTask, Payload, Store,
+    StoreError, Task, Token,
 };
 use outlast_testkit::story::*;
 use serde_json::json;
 
 use super::{FSYNC, Fate, Rig, answer, sent};
-use crate::{Options, batch::Batch, job::Operation, options::Limits, queue::Lane};
+use crate::{Options, batch::Batch, job::Operation};
 
-fn limited(change: impl FnOnce(&mut Limits)) -> impl FnOnce(Options) -> Options {
+fn limited(change: impl FnOnce(&mut LaneLimits)) -> impl FnOnce(Options) -> Options {
     |mut options| {
         change(&mut options.limits);
         options

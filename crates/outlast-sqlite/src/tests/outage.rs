@@ -120,7 +120,7 @@ fn when_one_of_single_writes_is_unknown_the_rest_is_refused() {
 #[test]
 fn a_checkpoint_that_fails_loses_nothing_and_twice_is_fatal() {
     let rig = Rig::with(|mut options| {
-        options.limits.wal_pages = 1;
+        options.wal_pages = 1;
         options
     });
     // Each checkpoint follows the answers of its batch.
