@@ -56,7 +56,7 @@ pub use store::{
     Applied, ClaimRequest, Claimed, Counts, Created, Filter, Head, Held, Inspect, LeaseRequest, ListPage,
     Renewal, Store, StoreError, Swept, ToolVersion, WorkerSeen,
 };
-pub use task::{Lease, Live, Run, Status, Sweep, Task, TaskError, TaskState};
+pub use task::{Lease, Live, Run, Shape, Status, Sweep, Task, TaskError, TaskState};
 pub use time::{Clock, ManualClock, Reading, StoreClock, Timestamp};
 pub use transfer::{Exported, Record, SpentKey, TaskRecord, Transfer};
 pub use why::Cause;

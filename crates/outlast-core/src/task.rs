@@ -115,6 +115,41 @@ pub struct Lease {
     pub alone: bool,
 }
 
+/// What a store repeats of a task beside its value, to find it by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Its status.
+    pub status: Status,
+    /// Whether a worker holds it.
+    pub leased: bool,
+    /// Whether it takes up a place ([`Task::holds_slot`]).
+    pub running: bool,
+    /// From when on it may be claimed ([`Task::ready_at`]); of a leased task, when its lease ends.
+    pub ready_at: Option<Timestamp>,
+    /// When there is next something to do with it ([`Task::next_deadline`]).
+    pub due_at: Option<Timestamp>,
+}
+
+impl Shape {
+    /// The shape of a task.
+    #[must_use]
+    pub fn of(task: &Task) -> Self {
+        Self {
+            status: task.status(),
+            leased: task.lease().is_some(),
+            running: task.holds_slot(),
+            ready_at: task.ready_at(),
+            due_at: task.next_deadline(),
+        }
+    }
+
+    /// From when on a claim may hand it out.
+    #[must_use]
+    pub fn claimable_at(self) -> Option<Timestamp> {
+        self.ready_at.filter(|_| !self.leased)
+    }
+}
+
 /// A JSON-RPC error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskError {

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, mem};
 
 use outlast_core::{
-    Call, Entry, EntryKind, InputKey, Payload, Question, QuestionKind, Status, StepKey, Task, TaskError,
-    TaskId, TaskState, Timestamp,
+    Call, Entry, EntryKind, InputKey, Payload, Question, QuestionKind, StepKey, Task, TaskError, TaskId,
+    TaskState, Timestamp,
 };
 use serde::{Deserialize, Serialize, de::IntoDeserializer};
 use tokio_postgres::{Row as SqlRow, types::FromSql};
@@ -25,28 +25,6 @@ struct Value {
     /// The outstanding questions; what they ask is in the journal.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     asked: BTreeMap<InputKey, QuestionKind>,
-}
-
-/// The parts of a task that other columns repeat, for queries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) status: Status,
-    pub(crate) leased: bool,
-    pub(crate) running: bool,
-    pub(crate) ready_at: Option<Timestamp>,
-    pub(crate) due_at: Option<Timestamp>,
-}
-
-impl Shape {
-    pub(crate) fn of(task: &Task) -> Self {
-        Self {
-            status: task.status(),
-            leased: task.lease().is_some(),
-            running: task.holds_slot(),
-            ready_at: task.ready_at(),
-            due_at: task.next_deadline(),
-        }
-    }
 }
 
 /// The columns of [`read`] behind a row's number, of a table `t`. What the outstanding questions ask comes with them, in

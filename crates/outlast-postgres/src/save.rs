@@ -8,7 +8,7 @@ use futures::{
     FutureExt,
     future::{BoxFuture, join, try_join_all},
 };
-use outlast_core::{Payload, StepKey, TaskId, Timestamp};
+use outlast_core::{Payload, Shape, StepKey, TaskId, Timestamp};
 use tokio_postgres::Row as SqlRow;
 
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
     clock::millis,
     digest,
     error::{Broken, Failure, PostgresError},
-    row::{self, Shape, signed},
+    row::{self, signed},
     session::{Session, params},
     shared::{Marks, Shared},
 };

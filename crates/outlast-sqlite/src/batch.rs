@@ -8,14 +8,14 @@ use std::{
 
 use outlast_core::{
     Applied, By, Call, Created, Decision, Entry, Event, Held, LeaseRequest, NewTask, Owner, Payload, Renewal,
-    Status, StepKey, Task, TaskId, Timestamp, Token, Verdict, WorkerId, WorkerSeen,
+    Shape, Status, StepKey, Task, TaskId, Timestamp, Token, Verdict, WorkerId, WorkerSeen,
 };
 use rusqlite::{Connection, OptionalExtension, Params, Statement, params};
 
 use crate::{
     damaged::Damaged,
     error::Failure,
-    row::{self, Body, Row, Shape, Written},
+    row::{self, Body, Row, Written},
 };
 
 /// An open transaction, and what is to be told once it is durable.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, mem};
 
 use outlast_core::{
-    Call, Entry, EntryKind, InputKey, Known, Payload, Question, QuestionKind, Status, StepKey, Task, TaskId,
+    Call, Entry, EntryKind, InputKey, Known, Payload, Question, QuestionKind, StepKey, Task, TaskId,
     TaskState, Timestamp,
 };
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
@@ -25,33 +25,6 @@ struct Value {
     /// The outstanding questions; what they ask is in the journal.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     asked: BTreeMap<InputKey, QuestionKind>,
-}
-
-/// The parts of a task that other columns and rows repeat, for queries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) status: Status,
-    pub(crate) leased: bool,
-    pub(crate) running: bool,
-    pub(crate) ready_at: Option<Timestamp>,
-    pub(crate) due_at: Option<Timestamp>,
-}
-
-impl Shape {
-    /// From when on a claim may hand it out.
-    pub(crate) fn claimable_at(self) -> Option<Timestamp> {
-        self.ready_at.filter(|_| !self.leased)
-    }
-
-    pub(crate) fn of(task: &Task) -> Self {
-        Self {
-            status: task.status(),
-            leased: task.lease().is_some(),
-            running: task.holds_slot(),
-            ready_at: task.ready_at(),
-            due_at: task.next_deadline(),
-        }
-    }
 }
 
 /// The columns of [`read`], to be put before a `WHERE`.

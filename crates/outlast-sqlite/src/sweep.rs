@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use outlast_core::{By, IdempotencyKey, Sweep, Swept, Timestamp};
+use outlast_core::{By, IdempotencyKey, Shape, Sweep, Swept, Timestamp};
 use rusqlite::params;
 
 use crate::{
     batch::Batch,
     error::Failure,
-    row::{self, Row, Shape, select_task},
+    row::{self, Row, select_task},
 };
 
 /// How many tasks one transaction sweeps at most.
