@@ -23,6 +23,7 @@
 pub mod crash;
 mod fault;
 mod harness;
+mod seed;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod story;
@@ -32,3 +33,4 @@ pub mod transfer;
 
 pub use fault::{Fault, FaultStore, walk_faults};
 pub use harness::{Harness, MemoryHarness, run};
+pub use seed::Seed;

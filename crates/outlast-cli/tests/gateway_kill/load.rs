@@ -11,11 +11,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use outlast_testkit::Seed;
+
 use crate::{
     caller::{Called, Caller, Gone},
     clock,
     ledger::{Ledger, Line},
-    plan::{self, Plan, Seed, Step},
+    plan::{self, Plan, Step},
     process::{Process, Site},
     upstream::Folder,
 };

@@ -15,10 +15,12 @@ use tokio::{
     time::timeout,
 };
 
+use outlast_testkit::Seed;
+
 use crate::{
     caller::{Caller, Gone},
     ledger::{Ledger, Line},
-    plan::{self, Plan, Seed, Step},
+    plan::{self, Plan, Step},
     process::Server,
     tools::Folder,
 };

@@ -1,6 +1,7 @@
 //! What is done with the tasks of a round before the kill: two hundred plans in an order that the seed decides, and
 //! after them plans that end, for as long as it takes.
 
+use outlast_testkit::Seed;
 use serde::{Deserialize, Serialize};
 
 /// How one task is used.
@@ -109,28 +110,9 @@ const fn plan(count: usize, name: PlanName, tool: &'static str, steps: &'static 
 pub(crate) fn of_seed(seed: &mut Seed) -> impl Iterator<Item = Plan> + use<> {
     let mut deck: Vec<Plan> = PLANS.iter().flat_map(|plan| std::iter::repeat_n(*plan, plan.count)).collect();
     assert_eq!(deck.len(), 200);
-    for last in (1..deck.len()).rev() {
-        deck.swap(last, seed.below(last as u64 + 1) as usize);
-    }
+    seed.shuffle(&mut deck);
     let that_end: Vec<Plan> =
         deck.iter().filter(|plan| plan.steps.ends_with(&[Step::SeeEnd])).copied().collect();
     let further = that_end.into_iter().cycle();
     deck.into_iter().chain(further)
-}
-
-/// Numbers that follow from a seed (SplitMix64).
-pub(crate) struct Seed(pub(crate) u64);
-
-impl Seed {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
 }

@@ -13,7 +13,7 @@ use std::{
     path::Path,
 };
 
-use crate::plan::Seed;
+use outlast_testkit::Seed;
 
 /// What a disk writes as one.
 const SECTOR: usize = 512;

@@ -19,11 +19,13 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+use outlast_testkit::Seed;
+
 use crate::{
     caller::{Caller, Front, Gone},
     clock,
     ledger::{Answered, Event, Known, Ledger},
-    plan::{Cancel, OWNERS, Plan, Seed, Tool},
+    plan::{Cancel, OWNERS, Plan, Tool},
     process::Server,
     snapshot,
 };

@@ -1,6 +1,7 @@
 //! What the tasks of a run do, and what is done with them: programs that a seed decides, whose values follow from their
 //! keys alone.
 
+use outlast_testkit::Seed;
 use serde::{Deserialize, Serialize};
 
 /// A task of the run.
@@ -125,7 +126,7 @@ pub(crate) fn value(marker: &str, key: &str) -> u64 {
     for byte in marker.bytes().chain([0]).chain(key.bytes()) {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     }
-    Seed(hash).next() & !SIGNATURE
+    Seed(hash).number() & !SIGNATURE
 }
 
 const SIGNATURE: u64 = 0xffff_ffff;
@@ -176,38 +177,6 @@ pub(crate) fn row(path: &str, scope: &str, row: usize) -> String {
 /// The text of padding that a result carries, so that it is several pages long.
 pub(crate) fn padding(marker: &str, bytes: usize) -> String {
     marker.chars().cycle().take(bytes).collect()
-}
-
-/// Numbers that follow from a seed (SplitMix64).
-#[derive(Debug, Clone)]
-pub(crate) struct Seed(pub(crate) u64);
-
-impl Seed {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Below `end`, which is not zero.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    pub(crate) fn between(&mut self, from: u64, to: u64) -> u64 {
-        from + self.below(to - from + 1)
-    }
-
-    /// True once in so many.
-    pub(crate) fn one_in(&mut self, many: u64) -> bool {
-        self.below(many) == 0
-    }
-
-    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
-    }
 }
 
 /// The callers among whom the tasks are shared out.

@@ -12,12 +12,13 @@ use outlast_core::{Filter, Inspect, Status, Store, Task};
 use outlast_postgres::PostgresStore;
 use tokio::task::block_in_place;
 
+use outlast_testkit::Seed;
+
 use crate::{
     caller::Front,
     clock,
     database::{Database, Pulse, again},
     load::{ALL_OVER, Callers, Load, Moment, lock, wait_for, within},
-    plan::Seed,
     process::{Home, Server, Setup, open_schema, tail},
     run::Counts,
     side,
@@ -138,7 +139,7 @@ impl Replicas {
     /// The whole life of one store.
     async fn store(&mut self, number: u64, rounds_left: u32) -> Vec<String> {
         let mut seed = Seed(self.seed);
-        let mut seed = Seed(seed.next() ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut seed = Seed(seed.number() ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let rounds = seed.between(3, 6).min(rounds_left.into());
         let (mut life, mut load) = match Life::new(self, number, &mut seed).await {
             Ok(begun) => begun,
@@ -256,7 +257,7 @@ impl Life {
         let load = Load {
             ledger: Arc::default(),
             prefix: prefix.clone(),
-            seed: Seed(seed.next()),
+            seed: Seed(seed.number()),
             open: seed.between(16, 48) as usize,
             created: 0,
         };

@@ -9,10 +9,11 @@ use std::{
     time::Duration,
 };
 
+use outlast_testkit::Seed;
+
 use crate::{
     disk::{self, Files, Trace},
     load::{Load, Moment, lock},
-    plan::Seed,
     process::{Home, Server, Setup, Traced, tail},
     side::{self, What},
     snapshot::{Opened, Place, Snapshot},
@@ -128,7 +129,7 @@ impl Torture {
     /// The whole life of one store.
     async fn store(&mut self, number: u64, rounds_left: u32) -> Vec<String> {
         let mut seed = Seed(self.seed);
-        let mut seed = Seed(seed.next() ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut seed = Seed(seed.number() ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut life = Life::new(self, number, &mut seed);
         let kills = seed.between(3, 5).min(rounds_left.into());
         for _ in 0..kills {
@@ -173,7 +174,7 @@ impl Life {
         let load = Load {
             ledger: Arc::default(),
             prefix: format!("{number}-"),
-            seed: Seed(seed.next()),
+            seed: Seed(seed.number()),
             open: seed.between(16, 64) as usize,
             created: 0,
         };
@@ -298,7 +299,7 @@ impl Life {
         let cuts: Vec<_> = (0..CUTS).map(|_| seed.below(all as u64 + 1) as usize).chain([all]).collect();
         let mut last = before.clone();
         for cut in cuts {
-            for keep in [None, Some(Seed(seed.next()))] {
+            for keep in [None, Some(Seed(seed.number()))] {
                 let how = if keep.is_some() { "some" } else { "none" };
                 last = trace.cut(before, cut, keep);
                 counts.images += 1;
