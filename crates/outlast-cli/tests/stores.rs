@@ -150,6 +150,79 @@ fn the_work_of_a_replica_that_is_stopped_goes_on_at_the_other() {
     assert_eq!(done["result"]["isError"], false, "{done}");
 }
 
+/// A database of a test's own, which keeps what it commits, to be killed and started again.
+struct Cluster {
+    url: String,
+    folder: String,
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let process = std::process::id().to_string();
+        let started = Self::script(&["start", "--for", &process, "--durable"]);
+        let mut lines = started.lines().map(str::to_owned);
+        Self { url: lines.next().unwrap(), folder: lines.next().unwrap() }
+    }
+
+    /// As a crash would end it.
+    fn kill(&self) {
+        Self::script(&["kill", &self.folder]);
+    }
+
+    fn start_again(&self) {
+        Self::script(&["again", &self.folder]);
+    }
+
+    fn script(arguments: &[&str]) -> String {
+        let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../scripts/postgres.sh");
+        let output =
+            Command::new(script).args(arguments).env_remove("OUTLAST_TEST_POSTGRES").output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        Self::script(&["stop", &self.folder]);
+    }
+}
+
+#[test]
+fn work_goes_on_while_the_database_is_away_and_callers_are_told_to_come_back() {
+    let (place, cluster) = (Place::new(FILES), Cluster::start());
+    let mut command = outlast();
+    command.env("OUTLAST_STORE", &cluster.url).current_dir(place.path());
+    command.args(["demo", "--listen", "127.0.0.1:0"]);
+    let mut server = Http::run(command);
+    let asks = server.start("make_report", json!({"folder": "files", "file": "report.md"}));
+    server.until_status(&asks, "input_required");
+    let runs = server.start("count", json!({"seconds": 2}));
+
+    cluster.kill();
+    for (method, params) in [
+        ("tasks/get", json!({"taskId": runs})),
+        ("tasks/update", json!({"taskId": asks, "inputResponses": answers()})),
+        ("tasks/cancel", json!({"taskId": runs})),
+    ] {
+        let answer =
+            server.send(method, params["taskId"].as_str().unwrap(), support::with_meta(params.clone()));
+        let error = &answer["error"];
+        assert_eq!(error["code"], -32603, "{method}: {answer}");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("again"), "{method} says to come back: {message}");
+        assert!(!message.contains("postgres"), "and nothing of the database: {message}");
+    }
+    cluster.start_again();
+
+    // What was refused was not done, and is done when it is sent again; what ran went on.
+    let done = server.until_status(&runs, "completed");
+    assert_eq!(done["result"]["isError"], false, "{done}");
+    assert_eq!(server.get(&asks)["status"], "input_required");
+    server.update(&asks, answers());
+    server.until_status(&asks, "completed");
+}
+
 #[test]
 fn an_operator_sees_and_answers_tasks_in_a_database() {
     let shared = Shared::new();

@@ -2,11 +2,15 @@
 //! SQLite, while a tenth of them stop reading. Prints the time from a change's commit to its receipt and the resident memory,
 //! and fails where a subscriber misses its task's end or sees a state go back.
 //!
-//! `cargo bench -p outlast --bench push -- [--subscribers N] [--changes N] [--seconds N]`
+//! `cargo bench -p outlast --bench push -- [--subscribers N] [--changes N] [--seconds N] [--store URL]`
+//!
+//! With the URL of a PostgreSQL (`scripts/postgres.sh start --for $$` starts one) the subscribers are those of one replica, and
+//! every change is made at another.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::{
+    path::Path,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -16,6 +20,7 @@ use outlast::{Config, Owner, Store, TaskServer};
 use outlast_core::{
     Applied, By, Call, Created, Event, LeaseRequest, NewTask, Payload, Spec, TaskId, Token, WorkerId,
 };
+use outlast_postgres::PostgresStore;
 use outlast_sqlite::SqliteStore;
 use rmcp::ServerHandler;
 use serde_json::{Value, json};
@@ -45,22 +50,48 @@ struct Followed {
 
 fn main() -> anyhow::Result<()> {
     let mut settings = [("--subscribers", 1_000), ("--changes", 2_000), ("--seconds", 10)];
+    let mut url = None;
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     while let Some(name) = arguments.next() {
+        if name == "--store" {
+            url = Some(arguments.next().context("--store needs a URL")?);
+            continue;
+        }
         let setting = settings.iter_mut().find(|(known, _)| *known == name);
         let (_, value) = setting.with_context(|| format!("there is no option {name}"))?;
         *value = arguments.next().with_context(|| format!("{name} needs a number"))?.parse()?;
     }
     let [subscribers, changes, seconds] = settings.map(|(_, value)| value);
-    tokio::runtime::Runtime::new()?.block_on(measure(subscribers, changes, seconds))
+    tokio::runtime::Runtime::new()?.block_on(measure(subscribers, changes, seconds, url))
 }
 
-async fn measure(subscribers: usize, changes: usize, seconds: usize) -> anyhow::Result<()> {
+/// The store of the subscribers' server, and the one that changes are made at.
+async fn stores(directory: &Path, url: Option<String>) -> anyhow::Result<(Arc<dyn Store>, Arc<dyn Store>)> {
+    let Some(url) = url else {
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(directory.join("tasks.db"))?);
+        return Ok((store.clone(), store));
+    };
+    let mut random = [0; 6];
+    getrandom::fill(&mut random)?;
+    let schema: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let replica = || {
+        PostgresStore::connect(&url, outlast_postgres::Options::default().schema(format!("push_{schema}")))
+    };
+    let (here, there) = (replica().await?, replica().await?);
+    Ok((Arc::new(here), Arc::new(there)))
+}
+
+async fn measure(
+    subscribers: usize,
+    changes: usize,
+    seconds: usize,
+    url: Option<String>,
+) -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
-    let store = Arc::new(SqliteStore::open(directory.path().join("tasks.db"))?);
+    let (served, store) = stores(directory.path(), url).await?;
     let mut config = Config::default();
     config.max_subscriptions_per_owner = subscribers;
-    let server = TaskServer::builder(Nothing).shared_store(store.clone()).config(config).build().await?;
+    let server = TaskServer::builder(Nothing).shared_store(served).config(config).build().await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?.to_string();
     tokio::spawn(outlast::http::serve(listener, server.clone(), std::future::pending()));
@@ -138,7 +169,7 @@ async fn measure(subscribers: usize, changes: usize, seconds: usize) -> anyhow::
     Ok(())
 }
 
-async fn create(store: &impl Store, n: usize) -> anyhow::Result<Followed> {
+async fn create(store: &dyn Store, n: usize) -> anyhow::Result<Followed> {
     let mut id = [0; 16];
     id[..8].copy_from_slice(&n.to_be_bytes());
     let mut new = NewTask::new(
@@ -157,7 +188,7 @@ async fn create(store: &impl Store, n: usize) -> anyhow::Result<Followed> {
     }
 }
 
-async fn change(store: &impl Store, task: &Followed, number: usize) {
+async fn change(store: &dyn Store, task: &Followed, number: usize) {
     let events = vec![Event::SetMessage(Some(number.to_string()))];
     let changed = store.apply(task.id, By::Lease(task.token), events).await;
     assert!(matches!(changed, Ok(Applied::Applied(_))), "{changed:?}");
