@@ -79,7 +79,7 @@ fn run(command: Command) -> anyhow::Result<Exit> {
             Command::Gateway(args) => gateway::main(args).await,
             Command::Store(args) => store::main(args).await,
             Command::Tasks(args) => tasks::main(args).await,
-            Command::Completions(args) => Ok(pages::completions(&args)),
+            Command::Completions(args) => pages::completions(&args),
             Command::Man(args) => pages::man(&args),
         }
     });

@@ -1,6 +1,10 @@
 //! `outlast completions` and `outlast man`: what a shell and a reader of manuals want to have.
 
-use std::{fs, io, path::PathBuf};
+use std::{
+    fs,
+    io::{self, Write as _},
+    path::PathBuf,
+};
 
 use anyhow::Context as _;
 use clap::{Command, CommandFactory as _};
@@ -25,9 +29,14 @@ pub(crate) struct Man {
     folder: PathBuf,
 }
 
-pub(crate) fn completions(Completions { shell }: &Completions) -> Exit {
-    clap_complete::generate(*shell, &mut Cli::command(), "outlast", &mut io::stdout());
-    Exit::Done
+pub(crate) fn completions(Completions { shell }: &Completions) -> anyhow::Result<Exit> {
+    // Into memory first: the generator panics where it cannot write.
+    let mut script = Vec::new();
+    clap_complete::generate(*shell, &mut Cli::command(), "outlast", &mut script);
+    let mut out = io::stdout();
+    out.write_all(&script)?;
+    out.flush()?;
+    Ok(Exit::Done)
 }
 
 pub(crate) fn man(Man { folder }: &Man) -> anyhow::Result<Exit> {
