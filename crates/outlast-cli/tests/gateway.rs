@@ -498,6 +498,27 @@ fn a_check_reaches_each_server_and_says_what_it_is() {
 }
 
 #[test]
+fn a_check_says_what_would_keep_the_gateway_from_being_served() {
+    let place = Place::new(&[]);
+    for (options, store, word) in [
+        (&["--listen", "0.0.0.0:0"][..], "", "listen on 127.0.0.1"),
+        (&["--admin", "0.0.0.0:0"], "", "--admin-token-file FILE"),
+        (
+            &["--admin", "127.0.0.1:0", "--admin-token-file", "none"],
+            "",
+            "cannot read the admin token in none",
+        ),
+        (&[], "mysql://ann:secret@db/tasks", "OUTLAST_STORE: a store is a database"),
+    ] {
+        let mut check = gateway(&place, &[&["--check"], options, &["--"]].concat());
+        let output = check.args(plain::command("plain_server")).env("OUTLAST_STORE", store).output().unwrap();
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(said.contains(word) && !said.contains("secret"), "{options:?}: {said}");
+        assert_eq!(output.status.code(), Some(1), "{options:?}: {said}");
+    }
+}
+
+#[test]
 fn a_name_that_no_server_has_is_refused_at_the_start() {
     let place = Place::new(&[]);
     let variable = ("OUTLAST_GATEWAY_TOOLS__SLWO__START", "now");

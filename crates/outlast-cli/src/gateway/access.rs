@@ -126,6 +126,16 @@ impl Access {
 
     /// A listener that only those can reach who may.
     pub(super) async fn listen(&self, place: &str) -> anyhow::Result<TcpListener> {
+        TcpListener::bind(&*self.addresses(place).await?)
+            .await
+            .with_context(|| format!("cannot listen on {place}; choose another place with --listen"))
+    }
+
+    /// The addresses of this place, if only those can reach them who may.
+    ///
+    /// # Errors
+    /// When there are none, or others can.
+    pub(super) async fn addresses(&self, place: &str) -> anyhow::Result<Vec<SocketAddr>> {
         let found = tokio::net::lookup_host(place).await;
         let found = found
             .with_context(|| format!("there is no address {place}; choose another place with --listen"))?;
@@ -140,9 +150,7 @@ impl Access {
                 all the same, say both --auth none and --open-to-anyone"
             );
         }
-        TcpListener::bind(&*addresses)
-            .await
-            .with_context(|| format!("cannot listen on {place}; choose another place with --listen"))
+        Ok(addresses)
     }
 
     /// The layer that lets in those who may call; none where anybody may.

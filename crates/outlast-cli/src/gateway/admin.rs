@@ -73,7 +73,31 @@ impl Settings {
 
     /// Takes the page's address, and its token.
     pub(super) async fn listen(&self) -> anyhow::Result<Listening> {
-        let token = match &self.token {
+        let token = self.token()?;
+        let place = &self.listen;
+        let listener = TcpListener::bind(&*self.addresses().await?)
+            .await
+            .with_context(|| format!("cannot listen on {place}; choose another place with --admin"))?;
+        let address = listener.local_addr()?;
+        let known = if self.is_random() { format!("#token={}", token.as_str()) } else { String::new() };
+        Ok(Listening { listener, token, link: format!("http://{address}/ui{known}"), address })
+    }
+
+    /// Whether the page could be served, as far as that is known without taking its address.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) async fn check(&self) -> anyhow::Result<()> {
+        self.token()?;
+        self.addresses().await.map(drop)
+    }
+
+    fn is_random(&self) -> bool {
+        matches!(self.token, Token::Random)
+    }
+
+    fn token(&self) -> anyhow::Result<AdminToken> {
+        Ok(match &self.token {
             Token::Random => AdminToken::random()?,
             Token::Set(Secret(text)) => AdminToken::new(text)?,
             Token::File(file) => {
@@ -81,25 +105,23 @@ impl Settings {
                     .with_context(|| format!("cannot read the admin token in {}", file.display()))?;
                 AdminToken::new(&text).with_context(|| format!("{} holds no admin token", file.display()))?
             }
-        };
+        })
+    }
+
+    /// The addresses of the page, which other machines may reach only where its token was set.
+    async fn addresses(&self) -> anyhow::Result<Vec<SocketAddr>> {
         let place = &self.listen;
         let found = tokio::net::lookup_host(place).await;
         let found = found
             .with_context(|| format!("there is no address {place}; choose another place with --admin"))?;
         let addresses: Vec<SocketAddr> = found.collect();
-        let is_random = matches!(self.token, Token::Random);
-        if let Some(open) = addresses.iter().find(|address| is_random && !address.ip().is_loopback()) {
+        if let Some(open) = addresses.iter().find(|address| self.is_random() && !address.ip().is_loopback()) {
             bail!(
                 "{open} can be reached from other machines; set the token that operators have to show, with --admin-token-file \
                 FILE, or serve the page on 127.0.0.1 (or [::1])"
             );
         }
-        let listener = TcpListener::bind(&*addresses)
-            .await
-            .with_context(|| format!("cannot listen on {place}; choose another place with --admin"))?;
-        let address = listener.local_addr()?;
-        let known = if is_random { format!("#token={}", token.as_str()) } else { String::new() };
-        Ok(Listening { listener, token, link: format!("http://{address}/ui{known}"), address })
+        Ok(addresses)
     }
 }
 

@@ -8,7 +8,8 @@ use super::{
 };
 use crate::{call::exit::Exit, text::printable};
 
-/// Reaches each upstream once, and writes what it is; looks whether callers can be known. Nothing is opened or listened on.
+/// Reaches each upstream once, and writes what it is; looks whether callers can be known, and whether they alone could call.
+/// Nothing is opened or listened on.
 pub(super) async fn check(config: &Config) -> anyhow::Result<Exit> {
     let looks = config.upstreams.iter().map(|upstream| async {
         let server = upstream.upstream();
@@ -21,11 +22,25 @@ pub(super) async fn check(config: &Config) -> anyhow::Result<Exit> {
         println!("{}", printable(&text));
         is_right &= is_good;
     }
-    if let Err(error) = config.access.check().await {
-        println!("{}", printable(&format!("{error:#}")));
-        is_right = false;
+    for checked in [config.access.check().await, can_be_served(config).await] {
+        if let Err(error) = checked {
+            println!("{}", printable(&format!("{error:#}")));
+            is_right = false;
+        }
     }
     Ok(if is_right { Exit::Done } else { Exit::Failed })
+}
+
+/// Whether the addresses are there for nobody but those who may use them, and the operators' token is one.
+async fn can_be_served(config: &Config) -> anyhow::Result<()> {
+    if config.stdio {
+        return Ok(());
+    }
+    config.access.addresses(&config.listen).await?;
+    match &config.admin {
+        Some(admin) => admin.check().await,
+        None => Ok(()),
+    }
 }
 
 /// What is to be said of an upstream, and whether it is as it should be.

@@ -142,17 +142,17 @@ pub(crate) const DB: &str = "outlast-gateway.db";
 
 /// Wires: reads what is set, opens, binds, serves.
 pub(crate) async fn main(args: Args) -> anyhow::Result<Exit> {
-    // Before anyone is told that there is a server, so that whoever stops it is heard.
     let is_check = args.check;
     let config = read(args)?;
-    if is_check {
-        return check::check(&config).await;
-    }
-    let stop = signals::asked_to_stop()?;
     let place = match config.store.clone() {
         Some(place) => place,
         None => store::of_environment()?.unwrap_or_else(|| Place::File(default_db(&config))),
     };
+    if is_check {
+        return check::check(&config).await;
+    }
+    // Before anyone is told that there is a server, so that whoever stops it is heard.
+    let stop = signals::asked_to_stop()?;
     if config.stdio {
         // A host may start one gateway for each of its windows, all on one file.
         let store = Opened::open(&place, Role::Auto).await?;
