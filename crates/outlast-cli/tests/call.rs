@@ -151,6 +151,29 @@ fn progress_is_shown_until_the_result_is_there() {
 }
 
 #[test]
+fn a_handle_is_taken_up_where_its_server_is_reached_now() {
+    let place = Place::new(&[]);
+    let path = place.path();
+    let server = Http::start(&place);
+    let old = server.address.clone();
+    script(&path, &["call", &format!("http://{old}/mcp"), "fill_form", "--detach"]);
+    let [handle] = &handles(&place)[..] else { panic!("one handle is kept") };
+    server.server.kill();
+    // Nobody answers at the old address, and the new one is another.
+    let _taken = std::net::TcpListener::bind(&old).unwrap();
+    let moved = Http::start(&place);
+    let url = format!("http://{}/mcp", moved.address);
+
+    let got = script(&path, &["tasks", "get", handle, "--url", &url]);
+    assert!(text(&got.stdout).contains("input_required"), "{}", text(&got.stderr));
+    let answered = script(&path, &["tasks", "answer", handle, "form", "--decline", "--url", &url]);
+    assert!(answered.status.success(), "{}", text(&answered.stderr));
+    let watched = script(&path, &["tasks", "watch", handle, "--url", &url]);
+    assert_eq!(status(&watched, "the tool ended with an error"), 3);
+    assert!(handles(&place).is_empty(), "it is one handle, wherever its server is");
+}
+
+#[test]
 fn no_is_an_answer() {
     let place = Place::new(&[]);
     let way = Way::http(&place);

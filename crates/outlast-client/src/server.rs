@@ -130,6 +130,21 @@ impl Server {
         self
     }
 
+    /// This is the server that is known as `name`, reached in another way than usual: at another replica, through a tunnel, at the
+    /// address that it moved to. Tasks that were saved under the name are taken up here.
+    ///
+    /// ```
+    /// # use outlast_client::Server;
+    /// let usual = Server::http("https://tools.example.com/mcp");
+    /// let tunnel = Server::http("http://127.0.0.1:8443/mcp").known_as(usual.name());
+    /// assert_eq!(tunnel.name(), usual.name());
+    /// ```
+    #[must_use]
+    pub fn known_as(mut self, name: &str) -> Server {
+        self.name = name.into();
+        self
+    }
+
     /// The identity of the server, under which its tasks are saved. It holds no credentials: of a URL the scheme, the
     /// host, the port and the path; of a command the program and a digest of its arguments.
     pub fn name(&self) -> &str {

@@ -78,7 +78,7 @@ pub(crate) async fn main(args: Args) -> anyhow::Result<Exit> {
     let handles = reach.handles()?;
     let mut params = CallToolRequestParams::new(tool.clone());
     params.arguments = Some(arguments::arguments(json_arguments.as_deref(), &named)?);
-    let client = place?.client(&reach, &handles, |server| asked.prompter(&terminal, server))?;
+    let client = place?.client(&reach, &handles, None, |server| asked.prompter(&terminal, server))?;
 
     let mut passed = pin!(follow::deadline(deadline));
     terminal.progress(&format!("{tool}: calling"));

@@ -138,7 +138,7 @@ impl Place {
         }
     }
 
-    /// A client of the server, which keeps its handles among `handles`.
+    /// A client of the server, which keeps its handles among `handles`, under the name `known_as` where it has one already.
     ///
     /// # Errors
     /// When the server cannot be reached as it was said.
@@ -146,10 +146,16 @@ impl Place {
         self,
         reach: &Reach,
         handles: &Handles,
+        known_as: Option<&str>,
         prompter: impl FnOnce(&str) -> anyhow::Result<Prompter>,
     ) -> anyhow::Result<TaskClient> {
         let server = self.server(reach)?;
+        // Whoever is asked is told where the question comes from, not where it usually would.
         let prompter = prompter(&self.shown(&server))?;
+        let server = match known_as {
+            Some(name) => server.known_as(name),
+            None => server,
+        };
         let started = match self {
             Self::Url(_) => None,
             Self::Command(started) => Some(started),
@@ -159,6 +165,11 @@ impl Place {
 }
 
 impl Reach {
+    /// Whether the command line says anything of it. The directory of handles may be the environment's.
+    pub(crate) fn is_given(&self) -> bool {
+        !self.header.is_empty() || self.token_env.is_some()
+    }
+
     /// The handles that are kept.
     ///
     /// # Errors

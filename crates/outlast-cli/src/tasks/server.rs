@@ -28,7 +28,7 @@ use crate::{
 pub(super) struct Server {
     #[command(flatten)]
     reach: Reach,
-    /// The URL of the server, where it is not the one that the handle names
+    /// The URL at which the server of the handle is reached now, where it is another than the handle names
     #[arg(long, value_name = "URL", value_parser = Place::is_url, help_heading = "The server")]
     url: Option<String>,
     /// The server as a command, where none was kept with the handle
@@ -72,6 +72,14 @@ impl Watching {
     /// Whether it names no task of a server.
     pub(super) fn is_of_store(&self) -> bool {
         self.handle.is_none()
+    }
+
+    /// Refuses what would be meant for a server, where no task of one is named.
+    pub(super) fn names_no_server(&self) -> anyhow::Result<()> {
+        if self.server.is_named() {
+            bail!("name the task of that server by its handle; without one, the tasks of a store are shown");
+        }
+        Ok(())
     }
 }
 
@@ -119,6 +127,11 @@ pub(super) struct List {
 }
 
 impl Server {
+    /// Whether the command line says which server, or how it is reached.
+    fn is_named(&self) -> bool {
+        self.url.is_some() || !self.command.is_empty() || self.reach.is_given()
+    }
+
     /// The handles that are kept.
     pub(super) fn handles(&self) -> anyhow::Result<Handles> {
         self.reach.handles()
@@ -131,11 +144,11 @@ impl Server {
         handles: &Handles,
         prompter: impl FnOnce(&str) -> anyhow::Result<Prompter>,
     ) -> anyhow::Result<(TaskClient, TaskHandle)> {
-        let place = match self.url {
-            Some(url) => Place::Url(url),
-            None => Place::of(&task, self.command, handles)?,
+        let (place, known_as) = match self.url {
+            Some(url) => (Place::Url(url), Some(task.server.as_str())),
+            None => (Place::of(&task, self.command, handles)?, None),
         };
-        let client = place.client(&self.reach, handles, prompter)?;
+        let client = place.client(&self.reach, handles, known_as, prompter)?;
         let handle = client.resume(task).await?;
         Ok((client, handle))
     }
