@@ -278,6 +278,46 @@ fn tasks_move_from_a_file_to_a_database_and_back() {
 }
 
 #[test]
+fn a_store_is_not_copied_onto_itself_by_whatever_name() {
+    let place = Place::new(FILES);
+    let mut server = Http::start(&place);
+    server.start("hash_folder", json!({"path": "files"}));
+    let path = place.path();
+    let beside = path.join("files").join("copy.db");
+    let into = |to: &str| support::fails(&path, &["store", "copy", "outlast.db", to]);
+    let held = support::fails(&path, &["store", "copy", "outlast.db", "copy.db"]);
+    assert!(held.contains("served by process") && !held.contains("--db"), "{held}");
+    assert!(server.server.terminate().success());
+
+    std::os::unix::fs::symlink("outlast.db", path.join("link.db")).unwrap();
+    let whole = path.join("outlast.db");
+    for to in
+        ["./outlast.db", "files/../outlast.db", "link.db", "sqlite://outlast.db", whole.to_str().unwrap()]
+    {
+        let said = into(to);
+        assert!(said.contains("are the same store"), "{to}: {said}");
+    }
+    let missing = support::fails(&path, &["store", "copy", "no.db", "files/copy.db"]);
+    assert!(missing.contains("there is no file no.db") && !missing.contains("--db"), "{missing}");
+    assert!(!beside.exists(), "nothing was made");
+}
+
+#[test]
+fn the_tasks_of_an_owner_are_copied_by_the_name_that_is_shown() {
+    let place = Place::new(FILES);
+    let mut server = Http::start(&place);
+    let id = server.start("hash_folder", json!({"path": "files"}));
+    server.until_status(&id, "completed");
+    assert!(server.server.terminate().success());
+    let path = place.path();
+    let shown = support::works(&path, &["tasks", "show", &id]);
+    let owner = shown.lines().find_map(|line| line.strip_prefix("owner")).unwrap().trim();
+    let said = support::works(&path, &["store", "copy", "outlast.db", "part.db", "--owner", owner]);
+    assert!(said.starts_with("1 copied") && !said.contains("alone from now on"), "{said}");
+    assert!(said.contains("Cancel in outlast.db"), "{said}");
+}
+
+#[test]
 fn a_database_that_cannot_be_used_is_said_to_be_so_without_its_password() {
     let place = Place::new(&[]);
     for (store, word) in [

@@ -450,3 +450,72 @@ fn a_tool_that_reads_the_servers_own_folder_leaves_the_store_alone() {
     assert_eq!(done["result"]["isError"], true, "{done}");
     assert!(works(&path, &["tasks", "list"]).contains(&id), "what is acknowledged is in the file");
 }
+
+#[test]
+fn what_goes_to_a_server_does_not_look_at_the_store_of_the_environment() {
+    let place = Place::new(FILES);
+    let run = |args: &[&str]| {
+        let mut command = outlast();
+        command.env("OUTLAST_STORE", "mysql://nonsense").env("OUTLAST_HANDLES", "handles");
+        command.current_dir(place.path()).args(args).output().unwrap()
+    };
+    let handles = run(&["tasks", "handles"]);
+    assert!(handles.status.success(), "{}", text(&handles.stderr));
+    for args in [
+        &["tasks", "get", "none"][..],
+        &["tasks", "watch", "none"],
+        &["tasks", "resume", "none"],
+        &["tasks", "cancel", "none"],
+        &["tasks", "answer", "none", "title", "--decline"],
+    ] {
+        let said = text(&run(args).stderr);
+        assert!(said.contains("there is no handle 'none'"), "{args:?}: {said}");
+    }
+    for args in [&["tasks", "list"][..], &["tasks", "watch"], &["tasks", "cancel", &"0".repeat(32)]] {
+        let said = text(&run(args).stderr);
+        assert!(said.starts_with("outlast: OUTLAST_STORE: a store is a database"), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn watching_a_store_is_refused_where_a_server_is_meant() {
+    let place = Place::new(FILES);
+    for of_server in
+        [&["--url", "http://127.0.0.1:1/mcp"][..], &["--", "my-server"], &["--token-env", "TOKEN"]]
+    {
+        let said = fails(&place.path(), &[&["tasks", "watch"], of_server].concat());
+        assert!(said.contains("by its handle"), "{of_server:?}: {said}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn watching_a_store_ends_with_its_reader_even_when_nothing_changes() {
+    use std::{
+        io::{BufRead, BufReader},
+        process::Stdio,
+        sync::mpsc,
+        thread,
+    };
+
+    let place = Place::new(FILES);
+    let (_caller, id) = asking(&place);
+    let mut command = outlast();
+    command.current_dir(place.path()).args(["tasks", "watch"]);
+    let mut watching = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(watching.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains(&id), "{line}");
+
+    let process = watching.id();
+    let (sender, ended) = mpsc::channel();
+    let waiting = thread::spawn(move || sender.send(watching.wait_with_output().unwrap()));
+    let output = ended.recv_timeout(support::PATIENCE);
+    if output.is_err() {
+        let _ = std::process::Command::new("kill").arg(process.to_string()).status();
+    }
+    waiting.join().unwrap().unwrap();
+    let output = output.expect("it ends");
+    assert!(output.status.success());
+    assert_eq!(text(&output.stderr), "");
+}

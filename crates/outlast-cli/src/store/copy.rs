@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use anyhow::{Context, bail};
-use outlast_core::{Record, Transfer};
-use outlast_sqlite::Role;
+use outlast_admin::operate;
+use outlast_core::{Owner, Record, Transfer};
 
 use super::{Opened, Place, is_there};
 
@@ -22,7 +22,7 @@ pub(super) struct Args {
     /// The store to write; its file or its tables are created where there are none
     #[arg(value_name = "TO")]
     to: Place,
-    /// Only the tasks of this owner, by its whole name; may be repeated
+    /// Only the tasks of this owner: the digest that `outlast tasks show` gives, or the owner's whole name; may be repeated
     #[arg(long, value_name = "NAME")]
     owner: Vec<String>,
 }
@@ -31,14 +31,14 @@ pub(super) struct Args {
 const PAGE_BYTES: u64 = 1 << 20;
 
 pub(super) async fn run(Args { from, to, owner }: Args, out: &mut impl Write) -> anyhow::Result<()> {
-    if from == to {
-        bail!("both are {from}; name another store to copy to");
+    if from.is_same(&to) {
+        bail!("{from} and {to} are the same store; name another one to copy to");
     }
     if let Place::File(file) = &from {
-        is_there(file)?;
+        is_there(file, "name the store to read")?;
     }
     // As the one that runs its tasks, so that nobody else does in the meantime.
-    let source = Opened::open(&from, Role::Runtime).await.with_context(|| format!("cannot read {from}"))?;
+    let source = Opened::open_alone(&from).await.with_context(|| format!("cannot read {from}"))?;
     let copied = copy(&source, &from, &to, &owner).await;
     source.close().await;
     let Copied { new, known, damaged } = copied?;
@@ -46,7 +46,14 @@ pub(super) async fn run(Args { from, to, owner }: Args, out: &mut impl Write) ->
     if damaged > 0 {
         writeln!(out, "{damaged} tasks cannot be read, and stay in {from} alone")?;
     }
-    writeln!(out, "Start servers on {to} alone from now on: what both stores keep would be done twice")?;
+    if owner.is_empty() {
+        writeln!(out, "Start servers on {to} alone from now on: what both stores keep would be done twice")?;
+    } else {
+        writeln!(
+            out,
+            "Cancel in {from} what is unfinished of whom was copied, before servers start on both: it would be done twice"
+        )?;
+    }
     Ok(())
 }
 
@@ -56,15 +63,21 @@ struct Copied {
     damaged: u64,
 }
 
-async fn copy(source: &Opened, from: &Place, to: &Place, owners: &[String]) -> anyhow::Result<Copied> {
+async fn copy(source: &Opened, from: &Place, to: &Place, named: &[String]) -> anyhow::Result<Copied> {
     let leased = source.as_store().counts().await.with_context(|| format!("cannot read {from}"))?.leased;
     if leased > 0 {
         bail!(
             "{leased} tasks of {from} are being worked on; stop its servers, and wait until their leases have run out"
         );
     }
-    let target = Opened::open(to, Role::Runtime).await.with_context(|| format!("cannot write {to}"))?;
-    let copied = all(source.as_transfer(), target.as_transfer(), owners).await;
+    let mut owners = Vec::new();
+    for name in named {
+        owners.push(
+            operate::owner(source.as_store(), name).await.with_context(|| format!("cannot read {from}"))?,
+        );
+    }
+    let target = Opened::open_alone(to).await.with_context(|| format!("cannot write {to}"))?;
+    let copied = all(source.as_transfer(), target.as_transfer(), &owners).await;
     target.close().await;
     copied.with_context(|| {
         format!("the copy from {from} to {to} was broken off; the same command goes on with it")
@@ -72,15 +85,15 @@ async fn copy(source: &Opened, from: &Place, to: &Place, owners: &[String]) -> a
 }
 
 /// Whether a record is of one of these owners, or of any where none is named.
-fn is_of(record: &Record, owners: &[String]) -> bool {
+fn is_of(record: &Record, owners: &[Owner]) -> bool {
     let owner = match record {
         Record::Task(record) => &record.task.owner,
         Record::SpentKey(spent) => &spent.owner,
     };
-    owners.is_empty() || owners.iter().any(|named| named == owner.as_str())
+    owners.is_empty() || owners.contains(owner)
 }
 
-async fn all(from: &dyn Transfer, to: &dyn Transfer, owners: &[String]) -> anyhow::Result<Copied> {
+async fn all(from: &dyn Transfer, to: &dyn Transfer, owners: &[Owner]) -> anyhow::Result<Copied> {
     let mut copied = Copied { new: 0, known: 0, damaged: 0 };
     let mut place = None;
     loop {

@@ -59,16 +59,15 @@ impl Named {
     /// # Errors
     /// When the environment's is none.
     pub(crate) fn place(self) -> anyhow::Result<Option<Place>> {
-        match (self.db, self.store) {
-            (Some(file), _) => Ok(Some(Place::File(file))),
-            (None, Some(place)) => Ok(Some(place)),
-            (None, None) => of_environment(),
+        match self.on_command_line() {
+            Some(place) => Ok(Some(place)),
+            None => of_environment(),
         }
     }
 
-    /// Whether the command line names one.
-    pub(crate) fn is_some(&self) -> bool {
-        self.db.is_some() || self.store.is_some()
+    /// What the command line names.
+    pub(crate) fn on_command_line(self) -> Option<Place> {
+        self.db.map(Place::File).or(self.store)
     }
 }
 
@@ -105,6 +104,26 @@ impl FromStr for Place {
             }),
             "sqlite" | "file" if !rest.is_empty() => Ok(Self::File(rest.into())),
             _ => Err("a store is a database, as postgres://USER@HOST/DATABASE, or a file".into()),
+        }
+    }
+}
+
+impl Place {
+    /// Whether both are certainly one and the same, however they are written.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::File(one), Self::File(other)) => {
+                let whole = |file: &PathBuf| file.canonicalize().unwrap_or_else(|_| file.clone());
+                whole(one) == whole(other)
+            }
+            (Self::Database(one), Self::Database(other)) => {
+                let place = |url: &Url| {
+                    let host = url.host_str().filter(|host| !host.is_empty()).map(str::to_owned);
+                    host.map(|host| (host, url.port().unwrap_or(5432), url.path().to_owned()))
+                };
+                one == other || (place(one).is_some() && place(one) == place(other))
+            }
+            _ => false,
         }
     }
 }
@@ -150,10 +169,21 @@ impl Opened {
         }
     }
 
+    /// Opens a store so that no server runs on it in the meantime, where it is a file.
+    async fn open_alone(place: &Place) -> anyhow::Result<Self> {
+        let Place::File(file) = place else { return Self::open(place, Role::Runtime).await };
+        let options = outlast_sqlite::Options::default().role(Role::Runtime);
+        SqliteStore::open_with(file, options).map(Self::File).map_err(|refusal| match refusal {
+            // The one that was tried is named by whoever asked for it.
+            OpenError::Held { holder, .. } => anyhow!("it is served by {holder}; stop that one before"),
+            other => other.into(),
+        })
+    }
+
     /// Opens a store that is there, beside the servers that may be running on it.
     pub(crate) async fn open_beside(place: &Place) -> anyhow::Result<Self> {
         if let Place::File(file) = place {
-            is_there(file)?;
+            is_there(file, "name the file of a server with --db")?;
         }
         Self::open(place, Role::Front).await
     }
@@ -223,16 +253,16 @@ fn explained(refusal: OpenError) -> anyhow::Error {
     }
 }
 
-/// Refuses what the store would make a new file of: what is not there, or empty.
-fn is_there(path: &Path) -> anyhow::Result<()> {
+/// Refuses what the store would make a new file of: what is not there, or empty. `instead` says what to do.
+fn is_there(path: &Path, instead: &str) -> anyhow::Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => {
-            bail!("{} is a folder; name the file of a server with --db", path.display())
+            bail!("{} is a folder; {instead}", path.display())
         }
         Ok(found) if found.len() == 0 => bail!("{} is empty: it holds no tasks", path.display()),
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            bail!("there is no file {}; name the file of a server with --db", path.display())
+            bail!("there is no file {}; {instead}", path.display())
         }
         Err(error) => Err(error).with_context(|| format!("cannot open {}", path.display())),
     }
@@ -267,6 +297,25 @@ mod tests {
         names.sort();
         assert_eq!(names, ["empty.db", "text.db"], "nothing was made");
         assert_eq!(fs::metadata(file("empty.db")).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn one_store_is_known_by_whatever_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| Place::File(folder.path().join(name));
+        fs::write(folder.path().join("a.db"), "a").unwrap();
+        fs::create_dir(folder.path().join("b")).unwrap();
+        assert!(file("a.db").is_same(&file("b/../a.db")));
+        assert!(!file("a.db").is_same(&file("b.db")));
+        let database = |text: &str| text.parse::<Place>().unwrap();
+        let one = database("postgres://ann:secret@db/tasks");
+        assert!(one.is_same(&database("postgresql://bob@db:5432/tasks?sslmode=require")));
+        for other in ["postgres://db/others", "postgres://db:5433/tasks", "postgres://other/tasks", "tasks"] {
+            assert!(!one.is_same(&database(other)), "{other}");
+        }
+        // Without a host in front, what follows says which one it is.
+        let socket = |folder: &str| database(&format!("postgres:///tasks?host={folder}"));
+        assert!(!socket("/run/one").is_same(&socket("/run/two")));
     }
 
     #[test]

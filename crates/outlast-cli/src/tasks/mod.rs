@@ -20,7 +20,7 @@ use outlast_core::{InputKey, Store, StoreError, TaskId};
 
 use crate::{
     call::exit::Exit,
-    store::{Named, Opened, Place},
+    store::{Named, Opened, Place, of_environment},
     text,
 };
 
@@ -57,35 +57,30 @@ enum Command {
 
 pub(crate) async fn main(Args { store: named_store, command }: Args) -> anyhow::Result<Exit> {
     let mut out = io::stdout();
-    let is_named = named_store.is_some();
-    let place = named_store.place()?;
+    // The environment's is looked at where a store is used: it is no business of the commands that go to a server.
+    let place = named_store.on_command_line();
     let place = place.as_ref();
     match command {
         Command::List(args) => stored(place, async |store| list::run(store, args, &mut out).await).await,
         Command::Show(args) => stored(place, async |store| show::run(store, &args, &mut out).await).await,
         Command::Why(args) => stored(place, async |store| why::run(store, &args, &mut out).await).await,
         Command::Retry(args) => stored(place, async |store| retry::run(store, args, &mut out).await).await,
-        Command::Answer(answer::Args { task, key, given, server }) => {
-            match named(&task, place.filter(|_| is_named), &server)? {
-                Meant::Stored(id) => {
-                    let key = InputKey::new(key)?;
-                    stored(place, async |store| answer::run(store, id, key, given, &mut out).await).await
-                }
-                Meant::Called(saved) => server::answer(saved, &key, given, server, &mut out).await,
+        Command::Answer(answer::Args { task, key, given, server }) => match named(&task, place, &server)? {
+            Meant::Stored(id) => {
+                let key = InputKey::new(key)?;
+                stored(place, async |store| answer::run(store, id, key, given, &mut out).await).await
             }
-        }
-        Command::Cancel(cancel::Args { task, server }) => {
-            match named(&task, place.filter(|_| is_named), &server)? {
-                Meant::Stored(id) => {
-                    stored(place, async |store| cancel::run(store, id, &mut out).await).await
-                }
-                Meant::Called(saved) => server::cancel(saved, server, &mut out).await,
-            }
-        }
+            Meant::Called(saved) => server::answer(saved, &key, given, server, &mut out).await,
+        },
+        Command::Cancel(cancel::Args { task, server }) => match named(&task, place, &server)? {
+            Meant::Stored(id) => stored(place, async |store| cancel::run(store, id, &mut out).await).await,
+            Meant::Called(saved) => server::cancel(saved, server, &mut out).await,
+        },
         Command::Watch(args) if args.is_of_store() => {
+            args.names_no_server()?;
             stored(place, async |store| live::run(store, &mut out).await).await
         }
-        _ if is_named => {
+        _ if place.is_some() => {
             bail!("--db and --store name where tasks are kept; this works on a server, by a handle")
         }
         Command::Get(args) => server::get(args, &mut out).await,
@@ -112,12 +107,15 @@ fn named(task: &str, place: Option<&Place>, server: &server::Server) -> anyhow::
     }
 }
 
-/// Does something with a store.
+/// Does something with a store: the one that the command line names, or the environment, or else the usual one.
 async fn stored(
     place: Option<&Place>,
     work: impl AsyncFnOnce(&dyn Store) -> anyhow::Result<()>,
 ) -> anyhow::Result<Exit> {
-    let place = place.cloned().unwrap_or_else(|| Place::File(usual(Path::exists).to_owned()));
+    let place = match place {
+        Some(place) => place.clone(),
+        None => of_environment()?.unwrap_or_else(|| Place::File(usual(Path::exists).to_owned())),
+    };
     let store = Opened::open_beside(&place).await?;
     let done = work(store.as_store()).await;
     store.close().await;
