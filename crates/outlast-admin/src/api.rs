@@ -99,7 +99,7 @@ impl Asked {
 fn row(inner: &Inner, task: &Task, served: &[ToolVersion], now: Timestamp) -> Value {
     let mut row = view::summary(task, served);
     row["owner"] = inner.owners.seen(&task.owner).into();
-    row["ageMs"] = json!(u64::try_from(now.since(task.created_at).as_millis()).unwrap_or(u64::MAX));
+    row["ageMs"] = view::millis(now.since(task.created_at)).into();
     row["claims"] = task.token.0.into();
     row["lost"] = task.lost.len().into();
     row["worker"] = json!(task.lease().map(|lease| lease.worker.as_str()));
@@ -201,7 +201,12 @@ fn with_values(query: &str) -> Result<bool, Refused> {
 
 pub(crate) async fn counts(State(inner): Shared) -> Result<Response, Refused> {
     let counts: Counts = inner.store.counts().await?;
-    let mut json = json!({"leased": counts.leased, "total": counts.total()});
+    let mut json = json!({
+        "leased": counts.leased,
+        "ready": counts.ready,
+        "oldestReadyMs": counts.oldest_ready.map(view::millis),
+        "total": counts.total(),
+    });
     for status in Status::ALL {
         json[status.as_str()] = counts.of(status).into();
     }

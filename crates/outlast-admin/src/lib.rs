@@ -25,7 +25,7 @@
 //! | `POST /api/tasks/{id}/cancel` | asks for its end |
 //! | `POST /api/tasks/{id}/retry` | starts a failed one again as a new one, in another version with `{"toolVersion": ...}` |
 //! | `GET /api/changes` | the ids of tasks that changed, as an event stream |
-//! | `GET /api/counts` | how many tasks there are of each status |
+//! | `GET /api/counts` | how many tasks there are of each status, how many a worker has, and how many wait for one |
 //! | `GET /metrics` | the same and what else is measured, for Prometheus |
 //! | `GET /healthz`, `GET /readyz` | whether the process lives; whether its store answers |
 //!

@@ -48,6 +48,14 @@ fn gauges(counts: Option<Counts>) -> String {
     }
     text.push_str("# HELP outlast_tasks_leased Unfinished tasks that a worker holds.\n");
     let _ = writeln!(text, "# TYPE outlast_tasks_leased gauge\noutlast_tasks_leased {}", counts.leased);
+    text.push_str(
+        "# HELP outlast_tasks_ready Tasks that a worker is to take up now and none has, lost leases too.\n",
+    );
+    let _ = writeln!(text, "# TYPE outlast_tasks_ready gauge\noutlast_tasks_ready {}", counts.ready);
+    let oldest = counts.oldest_ready.unwrap_or_default().as_secs_f64();
+    text.push_str("# HELP outlast_queue_oldest_seconds For how long the first of those is ready; 0 where there is none.\n");
+    let _ =
+        writeln!(text, "# TYPE outlast_queue_oldest_seconds gauge\noutlast_queue_oldest_seconds {oldest}");
     text
 }
 
@@ -73,11 +81,16 @@ mod tests {
     #[test]
     fn a_store_that_gives_no_counts_is_down_and_has_no_tasks_to_tell_of() {
         assert!(gauges(None).ends_with("\noutlast_store_up 0\n"));
-        let counts = Counts { by_status: [1, 2, 3, 4, 5], leased: 6 };
+        let oldest_ready = Some(Duration::from_millis(90_500));
+        let counts = Counts { by_status: [1, 2, 3, 4, 5], leased: 6, ready: 7, oldest_ready };
         let text = gauges(Some(counts));
-        for line in
-            ["outlast_store_up 1", "outlast_tasks{status=\"input_required\"} 2", "outlast_tasks_leased 6"]
-        {
+        for line in [
+            "outlast_store_up 1",
+            "outlast_tasks{status=\"input_required\"} 2",
+            "outlast_tasks_leased 6",
+            "outlast_tasks_ready 7",
+            "outlast_queue_oldest_seconds 90.5",
+        ] {
             assert!(text.lines().any(|there| there == line), "{line} is not in\n{text}");
         }
     }

@@ -1,5 +1,7 @@
 //! A task as it is told to an operator: for a program, and in words.
 
+use std::time::Duration;
+
 use outlast_core::{Live, Recovery, Run, Task, TaskState, Timestamp, ToolVersion};
 use serde_json::{Value, json};
 
@@ -24,7 +26,6 @@ pub fn summary(task: &Task, served: &[ToolVersion]) -> Value {
 /// The same with what one wants to know of a single task, save its call, its questions, its history and how it ended.
 #[must_use]
 pub fn detail(task: &Task, served: &[ToolVersion]) -> Value {
-    let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let mut detail = summary(task, served);
     detail["recovery"] = json!(task.spec.recovery);
     detail["ttlMs"] = json!(task.ttl.map(millis));
@@ -35,6 +36,11 @@ pub fn detail(task: &Task, served: &[ToolVersion]) -> Value {
         detail["cancelRequestedAt"] = json!(live.cancel.map(|at| at.to_string()));
     }
     detail
+}
+
+/// A time for a program.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Whether `task` waits for a worker that is not there: it is unfinished, nobody has it, and none of those that last
@@ -98,8 +104,6 @@ pub fn attempts(task: &Task) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use outlast_core::{Call, Event, NewTask, Owner, Payload, Spec, TaskId, WorkerId};
 
     use super::*;

@@ -382,11 +382,16 @@ impl Inspect for MemoryStore {
     }
 
     async fn counts(&self) -> Result<Counts, StoreError> {
-        let inner = self.lock();
+        let mut inner = self.lock();
+        let now = inner.time.read(&self.clock).now;
         let mut counts = Counts::default();
         for row in inner.tasks.values() {
             counts.by_status[row.task.status() as usize] += 1;
             counts.leased += u64::from(row.task.lease().is_some());
+            if let Some(since) = row.task.ready_at().filter(|at| *at <= now) {
+                counts.ready += 1;
+                counts.oldest_ready = counts.oldest_ready.max(Some(now.since(since)));
+            }
         }
         Ok(counts)
     }

@@ -89,7 +89,7 @@ pub trait Inspect: Send + Sync + 'static {
     /// Tasks that `filter` lets through, newest first, at most `max` from the place that an earlier page ended at.
     async fn list(&self, filter: Filter, after: Option<String>, max: u32) -> Result<ListPage, StoreError>;
 
-    /// How many tasks there are of each status, and how many a worker holds.
+    /// How many tasks there are of each status, how many a worker holds, and how many wait for one.
     async fn counts(&self) -> Result<Counts, StoreError>;
 
     /// The tools and versions that workers of this store serve, as of the last claim of each: a task of another one is
@@ -339,6 +339,14 @@ pub struct Counts {
     pub by_status: [u64; 5],
     /// Those that a worker holds.
     pub leased: u64,
+    /// Those that are ready by the store's clock ([`Task::ready_at`]): a worker is to take them up now, and none has.
+    ///
+    /// Whatever keeps workers from them: there is none, none has room, none serves the version, their owner is at its
+    /// limit. A lease that ran out makes its task ready as well, from its end on; until a claim ends it, it is also
+    /// among [`Counts::leased`].
+    pub ready: u64,
+    /// For how long that one of them has been ready which has been for longest; `None` when there is none.
+    pub oldest_ready: Option<Duration>,
 }
 
 impl Counts {

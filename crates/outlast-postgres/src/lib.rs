@@ -59,6 +59,13 @@ mod transfer;
 mod url;
 mod writer;
 
+// What the tests in `tests` open a database with serves those in here too.
+#[cfg(test)]
+extern crate self as outlast_postgres;
+#[cfg(test)]
+#[path = "../tests/harness/mod.rs"]
+mod harness;
+
 pub use clock::Skew;
 pub use error::{OpenError, PostgresError};
 pub use options::Options;

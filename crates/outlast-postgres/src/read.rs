@@ -105,6 +105,13 @@ const HEADS: &str = "SELECT id, revision, status FROM $S.tasks WHERE id = ANY ($
 const COUNTS: &str = "SELECT status, count(*) FROM $S.tasks GROUP BY status
     UNION ALL SELECT -1::int2, count(*) FROM $S.tasks WHERE leased";
 
+/// How many tasks are ready, and since when the first of them is; and the same of the leases that ran out. Apart, so that
+/// each goes by its index: what is parked, queued for later or held costs nothing, however much of it there is.
+const READY: &str = "SELECT count(*), min(ready_at) FROM $S.tasks
+    WHERE NOT leased AND ready_at IS NOT NULL AND ready_at <= $1::int8 AND number <> ALL ($2::int8[])
+    UNION ALL SELECT count(*), min(ready_at) FROM $S.tasks
+    WHERE leased AND ready_at <= $1::int8 AND number <> ALL ($2::int8[])";
+
 const SERVED: &str = "SELECT serves, per_owner FROM $S.served WHERE seen_at > $1::int8";
 
 const LIST: &str = select_task!(
@@ -156,7 +163,7 @@ pub(crate) async fn heads(readers: &Readers, ids: &[TaskId]) -> Result<Vec<Optio
     Ok(ids.iter().map(|id| heads.get(id).copied()).collect())
 }
 
-pub(crate) async fn counts(readers: &Readers) -> Result<Counts, Failure> {
+pub(crate) async fn counts(readers: &Readers, damaged: &Damaged, now: Timestamp) -> Result<Counts, Failure> {
     let mut counts = Counts::default();
     for row in &readers.query(COUNTS, &[]).await? {
         let count = row::unsigned(get(row, 1)?)?;
@@ -164,6 +171,12 @@ pub(crate) async fn counts(readers: &Readers) -> Result<Counts, Failure> {
             Some(status) => counts.by_status[status as usize] = count,
             None => counts.leased = count,
         }
+    }
+    for row in &readers.query(READY, params![now.as_millis(), damaged.numbers()]).await? {
+        counts.ready += row::unsigned(get(row, 0)?)?;
+        let since: Option<i64> = get(row, 1)?;
+        let waited = since.map(|since| now.since(Timestamp::from_millis(since)));
+        counts.oldest_ready = counts.oldest_ready.max(waited);
     }
     Ok(counts)
 }
@@ -216,4 +229,51 @@ pub(crate) async fn list(
 
 fn status(place: i16) -> Option<Status> {
     Status::ALL.get(usize::try_from(place).ok()?).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use outlast_testkit::run;
+
+    use super::READY;
+    use crate::harness::{fresh_schema, open, quoted, raw, still, url};
+
+    /// A hundred thousand tasks: most have ended, many are parked, some are held, few are ready.
+    const MANY: &str =
+        "INSERT INTO $S.tasks (number, id, owner, tool, status, leased, running, ready_at, revision, value)
+        SELECT n, decode(md5(n::text), 'hex'), decode(md5((n % 50)::text), 'hex'), '\\x00',
+        CASE WHEN n % 10 < 7 THEN 2 ELSE 0 END, n % 10 = 7, n % 10 = 7,
+        CASE WHEN n % 10 < 7 THEN NULL WHEN n % 1000 = 8 THEN 1 ELSE 1000 END, 1, repeat('x', 300)
+        FROM generate_series(1, 100000) n";
+
+    #[test]
+    fn what_is_ready_is_counted_by_the_indexes_alone_however_the_statement_is_planned() {
+        run(async {
+            let schema = fresh_schema();
+            let _store = open(&schema, &still()).await;
+            let named = |sql: &str| sql.replace("$S", &quoted(&schema));
+            let database = raw(url()).await;
+            database.batch_execute(&named(MANY)).await.unwrap();
+            database.batch_execute(&named("VACUUM ANALYZE $S.tasks")).await.unwrap();
+            database.batch_execute(&named(&format!("PREPARE ready AS {READY}"))).await.unwrap();
+            for mode in ["force_custom_plan", "force_generic_plan"] {
+                database.batch_execute(&format!("SET plan_cache_mode = {mode}")).await.unwrap();
+                let explained = database
+                    .simple_query("EXPLAIN (ANALYZE, BUFFERS) EXECUTE ready (500, '{}')")
+                    .await
+                    .unwrap();
+                let line = |message: &_| match message {
+                    tokio_postgres::SimpleQueryMessage::Row(row) => {
+                        row.get(0).map(|line| format!("{line}\n"))
+                    }
+                    _ => None,
+                };
+                let plan: String = explained.iter().filter_map(line).collect();
+                assert!(!plan.contains("Seq Scan"), "{mode}:\n{plan}");
+                for index in ["Index Only Scan using tasks_by_ready ", "using tasks_by_lease "] {
+                    assert!(plan.contains(index), "{mode}: no {index}in\n{plan}");
+                }
+            }
+        });
+    }
 }

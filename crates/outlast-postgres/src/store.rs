@@ -269,7 +269,12 @@ impl Inspect for PostgresStore {
     }
 
     async fn counts(&self) -> Result<Counts, StoreError> {
-        self.read(read::counts(&self.shared().readers)).await
+        let shared = self.shared();
+        self.read(async {
+            let clock = read::clock(&shared.readers).await?;
+            read::counts(&shared.readers, &shared.damaged, load::reading(shared, &clock)?.0.now).await
+        })
+        .await
     }
 
     async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {

@@ -12,6 +12,11 @@ use crate::error::Failure;
 pub(crate) struct Damaged(Mutex<BTreeSet<i64>>);
 
 impl Damaged {
+    /// Their numbers as a JSON array, for a statement that is to pass them over.
+    pub(crate) fn numbers(&self) -> Result<String, Failure> {
+        Ok(serde_json::to_string(&*self.rows())?)
+    }
+
     /// Whether this row was passed over before.
     pub(crate) fn has(&self, number: i64) -> bool {
         self.rows().contains(&number)

@@ -10,7 +10,8 @@ use std::{
 };
 
 use outlast_core::{
-    Call, Counts, Filter, Head, JournalPage, Status, StoreError, Task, TaskId, ToolVersion, WorkerSeen,
+    Call, Counts, Filter, Head, JournalPage, Status, StoreError, Task, TaskId, Timestamp, ToolVersion,
+    WorkerSeen,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -129,18 +130,33 @@ pub(crate) fn heads(connection: &Connection, ids: &[TaskId]) -> Result<Vec<Optio
     ids.iter().map(&mut head).collect()
 }
 
-pub(crate) fn counts(connection: &Connection) -> Result<Counts, Failure> {
+/// How many tasks are ready, and since when the first of them is: of each owner that may have one, by the index, and of the
+/// leases that ran out. What is parked, queued for later or held costs nothing, however much of it there is.
+pub(crate) const READY: &str = "SELECT count(*), min(ready_at) FROM (
+      SELECT t.number, t.ready_at FROM owners o CROSS JOIN tasks t INDEXED BY tasks_by_ready ON t.owner = o.owner
+      WHERE o.ready_from <= ?1 AND t.leased = 0 AND t.ready_at IS NOT NULL AND t.ready_at <= ?1
+      UNION ALL
+      SELECT number, ready_at FROM tasks INDEXED BY tasks_by_lease WHERE leased = 1 AND ready_at <= ?1)
+    WHERE number NOT IN (SELECT value FROM json_each(?2))";
+
+pub(crate) fn counts(connection: &Connection, damaged: &Damaged, now: Timestamp) -> Result<Counts, Failure> {
     let mut statement = connection.prepare_cached(
         "SELECT coalesce(sum(working), 0), coalesce(sum(input_required), 0), coalesce(sum(completed), 0),
          coalesce(sum(failed), 0), coalesce(sum(cancelled), 0), coalesce(sum(leased), 0) FROM owners",
     )?;
-    Ok(statement.query_row([], |row| {
+    let mut counts = statement.query_row([], |row| {
         let mut counts = Counts { leased: row.get(5)?, ..Counts::default() };
         for status in Status::ALL {
             counts.by_status[status as usize] = row.get(status as usize)?;
         }
         Ok(counts)
-    })?)
+    })?;
+    let mut statement = connection.prepare_cached(READY)?;
+    let since: Option<i64>;
+    (counts.ready, since) = statement
+        .query_row(params![now.as_millis(), damaged.numbers()?], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    counts.oldest_ready = since.map(|since| now.since(Timestamp::from_millis(since)));
+    Ok(counts)
 }
 
 pub(crate) fn served(connection: &Connection) -> Result<Vec<ToolVersion>, Failure> {

@@ -1,11 +1,11 @@
 //! What a store's handles share with its writer.
 
 use std::sync::{
-    Arc, Mutex,
+    Arc, Mutex, PoisonError,
     atomic::{AtomicBool, Ordering},
 };
 
-use outlast_core::{Clock, HintSender, StoreClock};
+use outlast_core::{Clock, HintSender, StoreClock, Timestamp};
 
 use crate::{damaged::Damaged, queue::Queue, read::Readers};
 
@@ -23,6 +23,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// What the store's clock says.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.time.lock().unwrap_or_else(PoisonError::into_inner).read(&self.clock).now
+    }
+
     /// Whether anybody ever asked to be told of changes.
     pub(crate) fn is_watched(&self) -> bool {
         self.watched.load(Ordering::Relaxed)

@@ -274,8 +274,7 @@ impl Inspect for SqliteStore {
         let more = tasks.len() > max as usize;
         tasks.truncate(max as usize);
         let next = tasks.last().filter(|_| more).map(|(number, _)| number.to_string());
-        let shared = &self.handle.shared;
-        let now = shared.time.lock().unwrap_or_else(PoisonError::into_inner).read(&shared.clock).now;
+        let now = self.handle.shared.now();
         Ok(ListPage { tasks: tasks.into_iter().map(|(_, task)| task).collect(), next, now })
     }
 
@@ -289,7 +288,8 @@ impl Inspect for SqliteStore {
     }
 
     async fn counts(&self) -> Result<Counts, StoreError> {
-        self.read(read::counts)
+        let shared = &self.handle.shared;
+        self.read(|connection| read::counts(connection, &shared.damaged, shared.now()))
     }
 
     async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {

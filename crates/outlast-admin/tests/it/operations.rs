@@ -7,7 +7,7 @@ use outlast_admin::{Admin, AdminToken, Options};
 use outlast_core::MemoryStore;
 use outlast_testkit::{Fault, FaultStore};
 
-use crate::support::{Answer, Place, TOKEN, request};
+use crate::support::{Answer, LEASE, Place, TOKEN, request};
 
 #[tokio::test]
 async fn metrics_have_what_others_measured_and_the_gauges_of_the_store() {
@@ -25,7 +25,16 @@ async fn metrics_have_what_others_measured_and_the_gauges_of_the_store() {
         "outlast_tasks{status=\"input_required\"} 1",
         "outlast_tasks{status=\"completed\"} 0",
         "outlast_tasks_leased 2",
+        "outlast_tasks_ready 0",
+        "outlast_queue_oldest_seconds 0",
     ] {
+        assert!(lines.contains(&line), "{line} is not in\n{}", answer.body);
+    }
+
+    place.clock.advance(LEASE + Duration::from_secs(9));
+    let answer = place.get("/metrics").await;
+    let lines: Vec<&str> = answer.body.lines().collect();
+    for line in ["outlast_tasks_ready 2", "outlast_queue_oldest_seconds 9"] {
         assert!(lines.contains(&line), "{line} is not in\n{}", answer.body);
     }
 }

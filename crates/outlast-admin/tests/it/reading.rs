@@ -5,7 +5,7 @@ use std::time::Duration;
 use outlast_core::{Event, Outcome, StepKey, TaskError};
 use serde_json::{Value, json};
 
-use crate::support::{HOSTILE, Place, id, payload};
+use crate::support::{HOSTILE, LEASE, Place, id, payload};
 
 fn ids(page: &Value) -> Vec<String> {
     page["tasks"]
@@ -174,6 +174,11 @@ async fn tasks_are_counted_by_status() {
     place.asks(1, "alice").await;
     place.task(2, "alice", "slow").await;
     let counts = place.get("/api/counts").await.json();
-    let expected = json!({"working": 1, "input_required": 1, "completed": 0, "failed": 0, "cancelled": 0, "leased": 2, "total": 2});
+    let mut expected = json!({"working": 1, "input_required": 1, "completed": 0, "failed": 0, "cancelled": 0, "leased": 2, "total": 2, "ready": 0, "oldestReadyMs": null});
     assert_eq!(counts, expected);
+
+    // Their leases run out, and nobody takes them over.
+    place.clock.advance(LEASE + Duration::from_secs(9));
+    (expected["ready"], expected["oldestReadyMs"]) = (json!(2), json!(9_000));
+    assert_eq!(place.get("/api/counts").await.json(), expected);
 }

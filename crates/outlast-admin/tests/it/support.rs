@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 pub(crate) const TOKEN: &str = "0123456789abcdef";
+/// How long a worker has a task of [`Place::task`] for.
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
 /// What a hostile tool says of itself.
 pub(crate) const HOSTILE: &str =
     "<img src=x onerror=alert(1)></script><script>alert(2)</script>\u{202e}\u{1b}[2J";
@@ -58,7 +60,7 @@ impl Place {
         spec.asks = outlast_core::Asks::all();
         let call = Call::new(Payload::from_json(r#"{"name":"t","arguments":{"z":1,"a":"<b>"}}"#).unwrap());
         let new = NewTask::new(id(n), Owner::new(owner), spec, call);
-        let lease = LeaseRequest { worker: WorkerId::new("w1"), lease: Duration::from_secs(30) };
+        let lease = LeaseRequest { worker: WorkerId::new("w1"), lease: LEASE };
         match self.store.create(new, Some(lease)).await.unwrap() {
             Created::Created { token: Some(token), .. } => token,
             other => panic!("{other:?}"),

@@ -54,6 +54,7 @@ fn a_claim_and_a_listing_pass_over_a_damaged_task() {
                 "{sql}"
             );
             assert_eq!(rig.store.claim_up_to("one", 10).await, []);
+            assert_eq!(rig.store.counts().await.unwrap().ready, 0, "it waits for no worker: {sql}");
 
             let page = rig.store.list(Filter::default(), None, 1).await.unwrap();
             let next = rig.store.list(Filter::default(), page.next.clone(), 1).await.unwrap();

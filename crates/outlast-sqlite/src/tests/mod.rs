@@ -3,6 +3,7 @@
 mod damaged;
 mod group_commit;
 mod outage;
+mod plans;
 mod settings;
 mod shutdown;
 mod sweeping;

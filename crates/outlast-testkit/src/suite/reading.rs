@@ -1,8 +1,8 @@
 //! What followers and operators read.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
-use outlast_core::{ClaimRequest, Counts, Event, Filter, Head, Spec, Status, Task, ToolVersion};
+use outlast_core::{By, ClaimRequest, Counts, Event, Filter, Head, Spec, Status, Store, Task, ToolVersion};
 use serde_json::json;
 
 use crate::{Harness, story::*};
@@ -164,4 +164,66 @@ pub async fn tasks_are_counted_by_status_and_by_who_holds_them(on: &dyn Harness)
     let counts = store.counts().await.unwrap();
     let by_status = Status::ALL.map(|status| counts.of(status));
     assert_eq!((by_status, counts.leased, counts.total()), ([2, 1, 2, 1, 1], 2, 7));
+}
+
+/// How many tasks are ready, and for how long the first of them is.
+async fn queue(store: &dyn Store) -> (u64, Option<Duration>) {
+    let counts = store.counts().await.unwrap();
+    (counts.ready, counts.oldest_ready)
+}
+
+pub async fn what_no_worker_has_taken_up_is_counted_with_how_long_the_first_of_it_waits(on: &dyn Harness) {
+    let store = on.open().await;
+    assert_eq!(queue(&*store).await, (0, None));
+    store.create_one(new_task()).await;
+    assert_eq!(queue(&*store).await, (1, Some(Duration::ZERO)));
+    on.advance(MINUTE).await;
+    store.create_one(new_of("bob")).await;
+    store.create_leased(new_of("carol"), "one").await;
+    assert_eq!(queue(&*store).await, (2, Some(MINUTE)), "what a worker has does not wait");
+
+    let first = store.claim_up_to("two", 2).await;
+    assert_eq!(queue(&*store).await, (0, None));
+    on.advance(MOMENT).await;
+    for claimed in first {
+        store.work(claimed.task.id, claimed.token, vec![Event::Release { began: true }]).await;
+    }
+    on.advance(MOMENT).await;
+    assert_eq!(queue(&*store).await, (2, Some(MOMENT)), "it waits since it was given back");
+}
+
+pub async fn parked_work_waits_for_a_worker_only_once_it_is_due(on: &dyn Harness) {
+    let store = on.open().await;
+    let (sleeps, token) = store.create_leased(new_task(), "one").await;
+    store.worked(sleeps.id, token, vec![timer("nap", HOUR), park(1)]).await;
+    let (asks, token) = store.create_leased(new_of("bob"), "one").await;
+    store.worked(asks.id, token, vec![ask("q", "Sure?"), park(1)]).await;
+    on.advance(HOUR - MINUTE).await;
+    assert_eq!(queue(&*store).await, (0, None));
+
+    on.advance(MINUTE * 3).await;
+    assert_eq!(queue(&*store).await, (1, Some(MINUTE * 2)), "since its timer was due");
+    store.tell(asks.id, By::Operator, vec![answer("q", "yes")]).await;
+    on.advance(MINUTE).await;
+    assert_eq!(queue(&*store).await, (2, Some(MINUTE * 3)));
+    assert_eq!(store.claim_up_to("two", 10).await.len(), 2);
+    assert_eq!(queue(&*store).await, (0, None));
+}
+
+pub async fn work_that_is_over_or_of_a_worker_that_is_gone_is_counted_as_what_it_is(on: &dyn Harness) {
+    let store = on.open().await;
+    let (done, token) = store.create_leased(new_task(), "one").await;
+    store.worked(done.id, token, vec![complete(&json!(1))]).await;
+    let unstarted = store.create_one(new_task()).await;
+    store.alice(unstarted.id, vec![Event::Cancel]).await;
+    let (lost, token) = store.create_leased(new_task(), "one").await;
+    on.advance(LEASE - MOMENT).await;
+    assert_eq!(queue(&*store).await, (0, None));
+
+    // Its lease is over, and nobody else has come yet.
+    on.advance(MOMENT * 3).await;
+    let counts = store.counts().await.unwrap();
+    assert_eq!((counts.leased, counts.ready, counts.oldest_ready), (1, 1, Some(MOMENT * 2)));
+    store.renew_one("one", lost.id, token).await;
+    assert_eq!(queue(&*store).await, (0, None), "its worker had only been late");
 }
