@@ -36,6 +36,24 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
+    /// Its name, as operators read it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Claimed => "claimed",
+            Self::LeaseLost => "lease_lost",
+            Self::Parked => "parked",
+            Self::Released => "released",
+            Self::Asked => "asked",
+            Self::Answered => "answered",
+            Self::Withdrawn => "withdrawn",
+            Self::Step => "step",
+            Self::TimerSet => "timer_set",
+            Self::TimerFired => "timer_fired",
+            Self::CancelRequested => "cancel_requested",
+        }
+    }
+
     /// Whether this entry is the first of its key, and so says what the key names.
     #[must_use]
     pub fn opens_key(self) -> bool {

@@ -35,8 +35,10 @@ mod question;
 mod retry;
 mod spec;
 mod store;
+mod tally;
 mod task;
 mod time;
+mod trace;
 mod transfer;
 mod why;
 
@@ -56,7 +58,12 @@ pub use store::{
     Applied, ClaimRequest, Claimed, Counts, Created, Filter, Head, Held, Inspect, LeaseRequest, ListPage,
     Renewal, Store, StoreError, Swept, ToolVersion, WorkerSeen,
 };
+pub use tally::{
+    JOURNAL_ENTRIES, QUEUE_SECONDS, TASK_SECONDS, TASKS_CREATED, TASKS_ENDED, Tally, describe_tally,
+    tool_label,
+};
 pub use task::{Lease, Live, Run, Shape, Status, Sweep, Task, TaskError, TaskState};
 pub use time::{Clock, ManualClock, Reading, StoreClock, Timestamp};
+pub use trace::{InvalidTraceParent, TraceParent};
 pub use transfer::{Exported, Record, SpentKey, TaskRecord, Transfer};
 pub use why::Cause;

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use crate::{
     Applied, By, Call, ClaimRequest, Claimed, Clock, Counts, Created, Entry, Event, Exported, Filter, Head,
     Held, Hint, HintSender, Hints, IdempotencyKey, Inspect, JournalPage, Known, LeaseRequest, ListPage,
-    NewTask, Owner, Record, Renewal, SpentKey, StepKey, Store, StoreClock, StoreError, Swept, Task, TaskId,
-    TaskRecord, Timestamp, Token, ToolVersion, Transfer, Verdict, WorkerId, WorkerSeen,
+    NewTask, Owner, Record, Renewal, SpentKey, StepKey, Store, StoreClock, StoreError, Swept, Tally, Task,
+    TaskId, TaskRecord, Timestamp, Token, ToolVersion, Transfer, Verdict, WorkerId, WorkerSeen,
 };
 
 /// A store that keeps tasks in memory: the contract in its plainest form, and what tests and simulations run on.
@@ -123,6 +123,9 @@ impl Inner {
         let Ok(verdict) = row.task.decide(by, events, now, known);
         match verdict {
             Verdict::Write(decision) => {
+                let mut tally = Tally::default();
+                tally.changed(&row.task, &decision, now);
+                tally.publish();
                 self.write(decision.task.clone(), decision.entries);
                 Applied::Applied(decision.task)
             }
@@ -228,9 +231,12 @@ impl Store for MemoryStore {
             key: new.idempotency.map(|key| key.key),
             number: inner.created,
         };
+        let mut tally = Tally::default();
+        tally.created(&task, &journal);
         row.append(journal);
         inner.tasks.insert(new.id, row);
         drop(inner);
+        tally.publish();
         self.hints.send(Hint::Changed(new.id));
         let token = task.lease().map(|_| task.token);
         Ok(Created::Created { task, token })

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Asks, Entry, Owner, Payload, TakenUp, TaskId};
+use crate::{Asks, Entry, Owner, Payload, TakenUp, TaskId, TraceParent};
 
 /// What becomes of work whose process died while it ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -78,6 +78,9 @@ pub struct Spec {
     pub asks: Asks,
     /// Its limits.
     pub limits: Limits,
+    /// Where it belongs in the traces of its caller, so that every attempt goes on from there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceParent>,
 }
 
 impl Spec {
@@ -99,6 +102,7 @@ impl Spec {
             cancel_grace: Duration::from_secs(30),
             asks: Asks::none(),
             limits: Limits::default(),
+            trace: None,
         }
     }
 

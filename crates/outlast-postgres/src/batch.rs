@@ -9,8 +9,8 @@ use std::{
 
 use outlast_core::{
     Applied, By, Call, Created, Entry, Event, Held, IdempotencyKey, Known, LeaseRequest, NewTask, Owner,
-    Record, Renewal, SpentKey, StepKey, StoreError, Task, TaskId, TaskRecord, Timestamp, Token, Verdict,
-    WorkerId,
+    Record, Renewal, SpentKey, StepKey, StoreError, Tally, Task, TaskId, TaskRecord, Timestamp, Token,
+    Verdict, WorkerId,
 };
 
 use crate::{
@@ -41,6 +41,8 @@ pub(crate) struct Batch {
     pub(crate) spent: Vec<(NewKey, TaskId, Timestamp)>,
     /// The tasks that a follower is to look at, in order, each once.
     changed: Vec<TaskId>,
+    /// What all of it is to be counted as.
+    pub(crate) tally: Tally,
     told: HashSet<TaskId>,
 }
 
@@ -147,6 +149,7 @@ impl Batch {
             *open += 1;
         }
         let entries = new.journal();
+        self.tally.created(&task, &entries);
         self.learn(new.id, &entries);
         let birth = Some(Birth { call: new.call.clone(), key });
         let slot = Slot { number, task: task.clone(), birth, dirty: true, entries };
@@ -238,6 +241,7 @@ impl Batch {
         let Ok(verdict) = slot.task.decide(by, events, now, look_up);
         Ok(match verdict {
             Verdict::Write(decision) => {
+                self.tally.changed(&slot.task, &decision, now);
                 let ended = decision.task.is_final() && !slot.task.is_final();
                 slot.task = decision.task.clone();
                 slot.dirty = true;

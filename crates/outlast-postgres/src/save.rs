@@ -112,6 +112,7 @@ pub(crate) async fn commit(
     }
     finish(session, writes).await?;
     shared.time().observe_lease(batch.lease);
+    batch.tally.publish();
     shared.hint(batch.changed());
     Ok(())
 }

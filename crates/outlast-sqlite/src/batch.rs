@@ -8,7 +8,7 @@ use std::{
 
 use outlast_core::{
     Applied, By, Call, Created, Decision, Entry, Event, Held, LeaseRequest, NewTask, Owner, Payload, Renewal,
-    Shape, Status, StepKey, Task, TaskId, Timestamp, Token, Verdict, WorkerId, WorkerSeen,
+    Shape, Status, StepKey, Tally, Task, TaskId, Timestamp, Token, Verdict, WorkerId, WorkerSeen,
 };
 use rusqlite::{Connection, OptionalExtension, Params, Statement, params};
 
@@ -41,6 +41,8 @@ pub(crate) struct Batch<'c> {
     pub(crate) lease: Duration,
     /// The tasks that a follower is to look at.
     pub(crate) changed: Vec<TaskId>,
+    /// What all of it is to be counted as.
+    pub(crate) tally: Tally,
     /// Whether anything was written.
     pub(crate) dirty: bool,
 }
@@ -227,7 +229,9 @@ impl Batch<'_> {
                 .execute(params![new.owner.as_str(), &*key.key, key.request, new.id.as_bytes()])?;
         }
         let key = new.idempotency.as_ref().map(|key| &*key.key);
-        self.insert_rows(owner, task, &new.call, key, &new.journal())
+        let journal = new.journal();
+        self.tally.created(task, &journal);
+        self.insert_rows(owner, task, &new.call, key, &journal)
     }
 
     /// Writes the rows of a task that is not there yet.
@@ -315,6 +319,7 @@ impl Batch<'_> {
             row::append(self.connection, row.number, entry)?;
         }
         self.insert_body(row.number, body)?;
+        self.tally.changed(&row.task, decision, self.now);
         self.dirty = true;
         Ok(())
     }

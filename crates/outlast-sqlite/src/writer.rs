@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use outlast_core::{Hint, StoreClock, StoreError, TaskId, Timestamp};
+use outlast_core::{Hint, StoreClock, StoreError, Tally, TaskId, Timestamp};
 use rusqlite::{Connection, config::DbConfig};
 
 use crate::{
@@ -267,14 +267,16 @@ impl Writer {
                 served: Served::default(),
                 lease: Duration::ZERO,
                 changed: Vec::new(),
+                tally: Tally::default(),
                 dirty: false,
             };
             let result = body(&mut batch)?;
             let last = batch.finish(seen)?;
-            Ok((result, last, batch.last_served, batch.served, batch.lease, batch.changed, batch.dirty))
+            let Batch { last_served, served, lease, changed, tally, dirty, .. } = batch;
+            Ok((result, last, last_served, served, lease, changed, tally, dirty))
         }))
         .unwrap_or(Err(Failure::Panic));
-        let (result, last_change, last_served, served, lease, changed, dirty) = match ran {
+        let (result, last_change, last_served, served, lease, changed, tally, dirty) = match ran {
             Ok(ran) => ran,
             Err(failure) => {
                 // Some errors have undone the transaction already.
@@ -303,6 +305,7 @@ impl Writer {
         self.seen_change = last_change;
         self.time().observe_lease(lease);
         self.outage = false;
+        tally.publish();
         others.into_iter().for_each(|hint| self.shared.hints.send(hint));
         changed.into_iter().for_each(|id| self.shared.hints.send(Hint::Changed(id)));
         Ok(result)

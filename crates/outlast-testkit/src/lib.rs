@@ -20,6 +20,7 @@
 //! ```
 #![deny(missing_docs)]
 
+pub mod counted;
 pub mod crash;
 mod fault;
 mod harness;

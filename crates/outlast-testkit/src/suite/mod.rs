@@ -5,6 +5,7 @@
 
 pub mod authority;
 pub mod claiming;
+pub mod counting;
 pub mod creation;
 pub mod faults;
 pub mod feed;
@@ -217,6 +218,9 @@ macro_rules! store_suite {
                 no_fault_loses_a_cancel,
                 no_fault_makes_a_second_run_of_a_finished_task,
                 a_caller_that_goes_away_leaves_its_task_whole;
+            counting:
+                a_creation_is_counted_once_and_a_refused_one_never,
+                an_end_is_counted_once_whoever_brings_it_about;
             walk:
                 a_random_life_keeps_every_promise;
         }
