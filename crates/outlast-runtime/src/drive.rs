@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Ended, Round, Run, Runtime, lock,
     run::{Lease, answer},
+    spans,
 };
 
 /// How a call that began inline went on.
@@ -66,7 +67,7 @@ impl Runtime {
         let call = new.call.clone();
         let before = self.0.config.clock.monotonic();
         let place = self.place(&new.owner);
-        let created = self.create(new, place.is_some()).await?;
+        let created = self.create(new, place.is_some(), None).await?;
         if let Created::Created { task, token } = &created {
             if token.is_none() {
                 self.0.slots.work_may_be_ready();
@@ -94,6 +95,26 @@ impl Runtime {
         run: Run,
         caller_left: CancellationToken,
     ) -> Inline {
+        run.set_span(spans::run_inline(&new));
+        let begun = self.begun_inline(new, patience, always_task, &run, caller_left).await;
+        // One that is a task now goes on.
+        match &begun {
+            Inline::Task(_) => {}
+            Inline::Ended(_) => run.end_span("inline"),
+            Inline::NotCreated(_) | Inline::Failed(_) => run.end_span("refused"),
+            Inline::CallerLeft => run.end_span("caller_left"),
+        }
+        begun
+    }
+
+    async fn begun_inline(
+        &self,
+        new: NewTask,
+        patience: Duration,
+        always_task: bool,
+        run: &Run,
+        caller_left: CancellationToken,
+    ) -> Inline {
         let mut attempt = self.spawn_attempt(new.call.clone(), None, run.clone());
         let ended = tokio::select! {
             biased;
@@ -113,12 +134,12 @@ impl Runtime {
         }
         let before = self.0.config.clock.monotonic();
         // Leased whether or not a slot is free: the work runs already.
-        let refused = match self.create(new, true).await {
+        let refused = match self.create(new, true, Some(&run.span())).await {
             Ok(Created::Created { task, token: Some(_) }) => {
                 let lease = run.bind(&task, &self.0, before);
-                if self.load(&lease, &run) {
+                if self.load(&lease, run) {
                     run.write_early(&lease).await;
-                    let (runtime, begun) = (self.clone(), task.clone());
+                    let (runtime, begun, run) = (self.clone(), task.clone(), run.clone());
                     self.0.tracker.spawn(async move {
                         let ended = async {
                             match ended {
@@ -130,11 +151,13 @@ impl Runtime {
                     });
                 } else if let Some(ended) = ended {
                     // The process stops, and nothing is left to do but to say how it ended.
-                    let events = self.rounds(&run, async { ended }).await;
-                    self.conclude(&run, &lease, events).await;
+                    let events = self.rounds(run, async { ended }).await;
+                    let outcome = spans::outcome(&events);
+                    self.conclude(run, &lease, events).await;
+                    run.end_span(outcome);
                     run.gone().cancel();
                 } else {
-                    self.turn_away(&run, &lease, true).await;
+                    self.turn_away(run, &lease, true).await;
                 }
                 return Inline::Task(Box::new(task));
             }
@@ -169,6 +192,7 @@ impl Runtime {
 
     /// Gives a task back that was leased while the runtime was on its way out.
     pub(crate) async fn turn_away(&self, run: &Run, lease: &Lease, began: bool) {
+        run.end_span("released");
         run.gone().cancel();
         self.release(lease, began).await;
     }
@@ -187,6 +211,7 @@ impl Runtime {
 
     /// Runs a leased task from what its journal says to the event that ends this attempt.
     pub(crate) async fn drive(&self, task: Task, call: Call, run: Run) {
+        run.set_span(spans::run(&task));
         let resume = self.resume(&task, call, &run);
         self.supervise(&task, &run, resume).await;
     }
@@ -202,9 +227,11 @@ impl Runtime {
             () = deadline(task, lease) => Some(End::Over(vec![Event::PassDeadline])),
             still = self.wants_to_park(run, lease) => Some(End::Parks(still)),
         };
+        let mut outcome = "lost";
         let concluded = match end {
             Some(End::Over(events)) => {
                 run.set_ended();
+                outcome = spans::outcome(&events);
                 tokio::select! {
                     biased;
                     () = run.gone().cancelled() => false,
@@ -215,11 +242,15 @@ impl Runtime {
                 tokio::select! {
                     biased;
                     () = run.gone().cancelled() => false,
-                    parked = self.park(run, lease, &still) => parked,
+                    parked = self.park(run, lease, &still) => {
+                        outcome = "parked";
+                        parked
+                    }
                 }
             }
             None => false,
         };
+        run.end_span(if concluded { outcome } else { "lost" });
         self.forget(run, lease, concluded);
     }
 
@@ -229,12 +260,7 @@ impl Runtime {
         if !concluded {
             lock(&self.0.let_go).insert(lease.id, lease.token);
         }
-        let mut loaded = lock(&self.0.loaded);
-        if loaded.get(&lease.id).and_then(Run::lease).is_some_and(|held| held.token == lease.token) {
-            loaded.remove(&lease.id);
-        }
-        drop(loaded);
-        self.0.slots.changed();
+        self.unload(lease);
     }
 
     /// Resolves when the work has only waited for long enough to be unloaded. Work that must not run twice stays.

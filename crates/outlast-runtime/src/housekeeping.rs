@@ -170,11 +170,11 @@ impl Runtime {
     /// Gives a task back to the store, for another process or the next start of this one.
     pub(crate) async fn give_back(&self, run: &Run) {
         let began = !run.is_in_line();
+        run.end_span("released");
         run.gone().cancel();
         let Some(lease) = run.lease() else { return };
         self.release(lease, began).await;
-        lock(&self.0.loaded).remove(&lease.id);
-        self.0.slots.changed();
+        self.unload(lease);
     }
 
     /// Gives a lease back; `began` says whether any of the tool's code ran under it.

@@ -15,12 +15,14 @@ mod drive;
 mod housekeeping;
 mod in_flight;
 mod journal;
+mod measure;
 mod poll_limit;
 mod race;
 mod run;
 mod runtime;
 mod seen;
 mod slots;
+mod spans;
 mod step;
 mod wait;
 mod worker;
@@ -30,9 +32,11 @@ pub use self::{
     clock::SystemClock,
     config::{Config, PollLimit},
     drive::Inline,
+    measure::describe_metrics,
     race::{Raced, race},
     run::{Cancelled, Run},
     runtime::{Ended, Round, Runner, Runtime, random_id},
+    spans::{join_trace, place_in_trace},
     step::{StepFailure, StepOptions, step_id},
     wait::AskRefused,
 };

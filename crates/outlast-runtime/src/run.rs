@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use metrics::histogram;
 use outlast_core::{
     Asks, By, Clock, Event, InputKey, Owner, Payload, Recovery, StepKey, Store, Task, TaskError, TaskId,
     Timestamp, Token,
@@ -25,8 +26,12 @@ use tokio::{
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span};
 
-use crate::{activity::Activity, in_flight::InFlight, lock, runtime::Inner, seen::Seen};
+use crate::{
+    activity::Activity, clock::Stopwatch, in_flight::InFlight, lock, measure::RUN_SECONDS, runtime::Inner,
+    seen::Seen,
+};
 
 /// A loaded task and the lease that this process holds on it.
 pub(crate) struct Lease {
@@ -123,6 +128,10 @@ pub(crate) struct Shared {
     caller: OnceLock<Arc<dyn Any + Send + Sync>>,
     /// What a call that is no task yet said and finished.
     early: Mutex<Early>,
+    /// What the attempt is in the traces of its task, until it is over.
+    span: Mutex<Span>,
+    began: Stopwatch,
+    told_end: AtomicBool,
 }
 
 #[derive(Default)]
@@ -164,6 +173,9 @@ impl Run {
             doubtful: Mutex::default(),
             caller: OnceLock::new(),
             early: Mutex::default(),
+            span: Mutex::new(Span::none()),
+            began: Stopwatch::start(),
+            told_end: AtomicBool::new(false),
         }))
     }
 
@@ -203,6 +215,9 @@ impl Run {
             if task.cancel_requested() {
                 self.0.cancel.cancel();
             }
+            let span = self.span();
+            span.record("task", tracing::field::debug(task.id));
+            span.record("attempt", task.token.0);
             tokio::spawn(write_messages(Arc::downgrade(&lease), lease.message.subscribe(), self.clone()));
             // Not before: nothing is kept early once the lease is there.
             let early = std::mem::take(&mut *lock(&self.0.early));
@@ -216,6 +231,25 @@ impl Run {
     }
 
     // --- what the runtime needs of it
+
+    /// The attempt's span; none when it is over.
+    pub(crate) fn span(&self) -> Span {
+        lock(&self.0.span).clone()
+    }
+
+    pub(crate) fn set_span(&self, span: Span) {
+        *lock(&self.0.span) = span;
+    }
+
+    /// The attempt is over, and its first word on that counts: whoever kept a clone of it does not keep its span open.
+    pub(crate) fn end_span(&self, outcome: &'static str) {
+        if self.0.told_end.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let span = std::mem::replace(&mut *lock(&self.0.span), Span::none());
+        span.record("outcome", outcome);
+        histogram!(RUN_SECONDS, "outcome" => outcome).record(self.0.began.elapsed());
+    }
 
     pub(crate) fn lease(&self) -> Option<&Arc<Lease>> {
         self.0.lease.get()
@@ -331,7 +365,7 @@ impl Run {
             biased;
             () = self.0.unload.cancelled() => None,
             () = self.0.stop.cancelled() => None,
-            result = watched => {
+            result = watched.instrument(self.span()) => {
                 // Nothing that the work left behind gets in between this and its end.
                 self.set_ended();
                 Some(result)

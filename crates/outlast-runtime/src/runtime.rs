@@ -10,14 +10,24 @@ use std::{
 };
 
 use async_trait::async_trait;
+use metrics::gauge;
 use outlast_core::{
     Applied, By, Call, Counts, Created, Event, Head, Hints, LeaseRequest, NewTask, Owner, Payload, Question,
     Store, StoreError, Task, TaskError, TaskId, Token, ToolVersion, WorkerId,
 };
 use tokio::time::sleep;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{Instrument as _, Span};
 
-use crate::{Config, Run, backoff::Backoff, poll_limit::PollLimiter, run::Lease, slots::Slots};
+use crate::{
+    Config, Run,
+    backoff::Backoff,
+    measure::{LOADED, Measured},
+    poll_limit::PollLimiter,
+    run::Lease,
+    slots::Slots,
+    spans,
+};
 
 /// Carries out calls. What it returns is how one attempt, or one round of one, ended.
 #[async_trait]
@@ -92,7 +102,7 @@ impl Runtime {
     pub fn start(store: Arc<dyn Store>, config: Config, runner: Arc<dyn Runner>) -> Result<Self, String> {
         config.check()?;
         let inner = Inner {
-            store,
+            store: Arc::new(Measured(store)),
             worker: WorkerId::new(format!("{}-{}", std::process::id(), random_id())),
             runner,
             serves: Mutex::default(),
@@ -138,8 +148,17 @@ impl Runtime {
     /// # Errors
     /// When the store fails for longer.
     pub async fn apply(&self, id: TaskId, by: By, events: Vec<Event>) -> Result<Applied, StoreError> {
+        let span = spans::told(&events);
         // What was done already is absorbed.
-        repeating(|| self.0.store.apply(id, by.clone(), events.clone())).await
+        let applied = repeating(|| self.0.store.apply(id, by.clone(), events.clone())).await?;
+        if let Some(span) = span {
+            match &applied {
+                Applied::Applied(task) => spans::told_to(&span, task, "applied"),
+                Applied::Absorbed(task) => spans::told_to(&span, task, "absorbed"),
+                _ => drop(span.record("outcome", "refused")),
+            }
+        }
+        Ok(applied)
     }
 
     /// Whether `owner` may poll `id` now; if not, how long to wait.
@@ -173,11 +192,21 @@ impl Runtime {
     }
 
     /// Creates a task, leased to this process where it has room to run it.
-    pub(crate) async fn create(&self, new: NewTask, want_lease: bool) -> Result<Created, StoreError> {
+    ///
+    /// `within` is the span of a call that runs already.
+    pub(crate) async fn create(
+        &self,
+        mut new: NewTask,
+        want_lease: bool,
+        within: Option<&Span>,
+    ) -> Result<Created, StoreError> {
+        let span = spans::create(&mut new, within);
         let lease =
             want_lease.then(|| LeaseRequest { worker: self.0.worker.clone(), lease: self.0.config.lease });
         let tool = ToolVersion::new(new.spec.tool.clone(), new.spec.version.clone());
-        let created = repeating(|| self.0.store.create(new.clone(), lease.clone())).await?;
+        let creating = repeating(|| self.0.store.create(new.clone(), lease.clone()));
+        let created = creating.instrument(span.clone()).await?;
+        spans::created(&span, &created);
         if matches!(created, Created::Created { .. }) {
             // Not before: a caller may name any tool.
             self.serve(tool);
@@ -240,13 +269,25 @@ impl Runtime {
         }
         // This worker got its own task again: the older attempt is over, and what it let go is taken up.
         lock(&self.0.let_go).remove(&lease.id);
-        if let Some(older) = loaded.insert(lease.id, run.clone()) {
-            older.gone().cancel();
+        match loaded.insert(lease.id, run.clone()) {
+            Some(older) => older.gone().cancel(),
+            None => gauge!(LOADED).increment(1.0),
         }
         drop(loaded);
         // A cancel that came between the lease and now was a hint about a task that nobody had loaded.
         self.check_cancel(run.clone());
         true
+    }
+
+    /// The opposite of [`Runtime::load`].
+    pub(crate) fn unload(&self, lease: &Lease) {
+        let mut loaded = lock(&self.0.loaded);
+        if loaded.get(&lease.id).and_then(Run::lease).is_some_and(|held| held.token == lease.token) {
+            loaded.remove(&lease.id);
+            gauge!(LOADED).decrement(1.0);
+        }
+        drop(loaded);
+        self.0.slots.changed();
     }
 
     /// Wakes waiting work that has not heard of an answer that is in the store, and says whether there was any: what was
@@ -289,7 +330,10 @@ impl Runtime {
     pub fn abandon(&self) {
         self.0.draining.cancel();
         let runs: Vec<Run> = std::mem::take(&mut *lock(&self.0.loaded)).into_values().collect();
-        runs.iter().for_each(|run| run.gone().cancel());
+        runs.iter().for_each(|run| {
+            gauge!(LOADED).decrement(1.0);
+            run.gone().cancel();
+        });
         self.0.slots.changed();
     }
 

@@ -2,15 +2,19 @@
 
 use std::{sync::Arc, time::Duration};
 
+use metrics::histogram;
 use outlast_core::{EntryKind, Event, InputKey, Outcome, Payload, StepKey, TaskError, TaskId};
 use sha2::{Digest, Sha256};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span, field::Empty, info_span};
 
 use crate::{
     clock::Stopwatch,
     lock,
-    run::{Lease, Run},
+    measure::STEP_SECONDS,
+    run::{Lease, Run, UsedKey},
+    spans,
     wait::{other_kind, used_twice},
 };
 
@@ -158,10 +162,37 @@ impl Run {
             }
             Standing::Misused(message) => match self.misuse(message).await {},
         }
+        // Not for one that finished before: it does nothing.
+        let span =
+            info_span!(parent: &spans::inner(self.span()), "step", %key, tries = Empty, outcome = Empty);
+        let doing = self.do_step(&key, options, work, &mut used, &span);
+        doing.instrument(span.clone()).await
+    }
+
+    async fn do_step<F, Fut>(
+        &self,
+        key: &StepKey,
+        options: &StepOptions,
+        work: F,
+        used: &mut UsedKey,
+        span: &Span,
+    ) -> Result<Payload, TaskError>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<Payload, StepFailure>>,
+    {
         // Until it is journaled.
         let _busy = self.0.activity.busy();
         let began = Stopwatch::start();
         let (result, tries) = options.try_work(work, self.cancel()).await;
+        let said = match &result {
+            Ok(_) => "value",
+            Err(failure) if failure.last => "error",
+            Err(_) => "failed",
+        };
+        span.record("tries", tries);
+        span.record("outcome", said);
+        histogram!(STEP_SECONDS, "outcome" => said).record(began.elapsed());
         let outcome = match result {
             Ok(value) => Outcome::Value(value),
             Err(failure) if failure.last => Outcome::Error(
@@ -171,9 +202,9 @@ impl Run {
             Err(failure) => return Err(failure.error),
         };
         let took = began.elapsed();
-        self.journal_step(&key, outcome.clone(), took, tries, Vec::new()).await;
+        self.journal_step(key, outcome.clone(), took, tries, Vec::new()).await;
         used.keep();
-        ended(&key, outcome, self).await
+        ended(key, outcome, self).await
     }
 
     /// What the journal says of a step, once all that may still be on its way there has arrived.

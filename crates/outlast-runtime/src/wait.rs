@@ -6,11 +6,13 @@ use outlast_core::{
     EntryKind, Event, Illegal, InputKey, Payload, Question, QuestionKind, Recovery, StepKey, Wake,
 };
 use tokio::time::sleep;
+use tracing::{Instrument as _, Span, field::Empty, info_span};
 
 use crate::{
     lock,
     race::asks,
     run::{Cancelled, Lease, Run, UsedKey, answer},
+    spans,
 };
 
 /// The longest that a timer that stays loaded waits before it looks at the clock again: a machine that was suspended lost
@@ -48,17 +50,22 @@ impl Run {
         let lease = self.become_task().await;
         let Some(mut used) = self.use_key(&key) else { match self.misuse(used_twice(&key)).await {} };
         lease.warn_of_waiting();
-        let known = lock(&lease.seen).kind(&key);
-        match known {
-            Some(EntryKind::TimerSet) => {}
-            Some(kind) => match self.misuse(other_kind(&key, kind, "timer")).await {},
-            None if self.cancel().is_cancelled() => return Err(Cancelled),
-            None => self.set_timer(&lease, &key, wake).await,
-        }
-        self.pass_timer(&lease, &key).await?;
+        let span = info_span!(parent: &spans::inner(self.span()), "sleep", %key);
+        self.sleep_until_due(&lease, &key, wake).instrument(span).await?;
         used.keep();
         self.0.activity.moved();
         Ok(())
+    }
+
+    async fn sleep_until_due(&self, lease: &Arc<Lease>, key: &StepKey, wake: Wake) -> Result<(), Cancelled> {
+        let known = lock(&lease.seen).kind(key);
+        match known {
+            Some(EntryKind::TimerSet) => {}
+            Some(kind) => match self.misuse(other_kind(key, kind, "timer")).await {},
+            None if self.cancel().is_cancelled() => return Err(Cancelled),
+            None => self.set_timer(lease, key, wake).await,
+        }
+        self.pass_timer(lease, key).await
     }
 
     async fn set_timer(&self, lease: &Arc<Lease>, key: &StepKey, wake: Wake) {
@@ -112,6 +119,16 @@ impl Run {
         &self,
         questions: Vec<(InputKey, Question)>,
     ) -> Result<BTreeMap<InputKey, Payload>, AskRefused> {
+        let span = self.ask_span(questions.len());
+        let answers = self.ask_all(questions).instrument(span.clone()).await;
+        span.record("outcome", asked(answers.as_ref().map(|_| true)));
+        answers
+    }
+
+    async fn ask_all(
+        &self,
+        questions: Vec<(InputKey, Question)>,
+    ) -> Result<BTreeMap<InputKey, Payload>, AskRefused> {
         let (mut asking, own) = self.open(questions, None).await?;
         loop {
             // Registered before the look, so that an answer in between is not missed.
@@ -144,6 +161,18 @@ impl Run {
     /// # Errors
     /// [`AskRefused`] says why nothing was asked, or that no answer will come.
     pub async fn ask_until(
+        &self,
+        key: InputKey,
+        question: Question,
+        wake: Wake,
+    ) -> Result<Option<Payload>, AskRefused> {
+        let span = self.ask_span(1);
+        let answer = self.ask_one_until(key, question, wake).instrument(span.clone()).await;
+        span.record("outcome", asked(answer.as_ref().map(Option::is_some)));
+        answer
+    }
+
+    async fn ask_one_until(
         &self,
         key: InputKey,
         question: Question,
@@ -192,6 +221,11 @@ impl Run {
                 vec![Event::Withdraw { key: asked.clone() }, Event::FireTimer { key: timer.clone() }];
             let _ = self.commit(&lease, events).await;
         }
+    }
+
+    /// Closed without an outcome, it tells of work that was unloaded, or of a question that was dropped.
+    fn ask_span(&self, questions: usize) -> Span {
+        info_span!(parent: &spans::inner(self.span()), "ask", questions, outcome = Empty)
     }
 
     /// Asks what is not asked yet, with the timer that limits the wait. Returns the questions as they are asked by now, and
@@ -323,6 +357,16 @@ impl Drop for Asking {
                 }
             });
         }
+    }
+}
+
+/// How asking went; `Ok(false)` is a time that was over before the answer came.
+fn asked(answered: Result<bool, &AskRefused>) -> &'static str {
+    match answered {
+        Ok(true) => "answered",
+        Ok(false) => "timed_out",
+        Err(AskRefused::Cancelled) => "cancelled",
+        Err(_) => "refused",
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use outlast_core::{By, ClaimRequest, Claimed, Event, Filter, Status, StoreError};
 use tokio::time::sleep;
 
-use crate::{Runtime, backoff::Backoff, lock, run::Run};
+use crate::{Runtime, backoff::Backoff, lock, run::Run, spans};
 
 impl Runtime {
     /// Claims until nothing is ready or no slot is free, then waits for a hint.
@@ -110,6 +110,7 @@ impl Runtime {
 
     async fn take_up(&self, claimed: Claimed, leased_at: Duration) {
         let Claimed { task, call, .. } = claimed;
+        let _claim = spans::claim(&task);
         let run = Run::inline(task.origin.unwrap_or(task.id), task.spec.asks);
         run.set_in_line(task.is_suspect());
         let lease = run.bind(&task, &self.0, leased_at);
