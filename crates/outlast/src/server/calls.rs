@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use outlast_core::{Applied, By, Call, Created, Event, IdempotencyKey, NewTask, Payload, Task};
+use outlast_core::{Applied, By, Call, Created, Event, IdempotencyKey, NewTask, Payload, Task, TraceParent};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
@@ -14,7 +14,9 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::{Decision, Mode, Start, TaskServer, attempt::catching, carry, context::TaskContext, gate, wire};
+use super::{
+    Decision, Mode, Start, TaskServer, attempt::catching, carry, context::TaskContext, gate, measure, wire,
+};
 use outlast_runtime::{Ended, Inline, Run, random_id};
 
 /// How long a tool of [`Start::AfterInput`] may run before it asks.
@@ -66,6 +68,24 @@ impl<H: ServerHandler> TaskServer<H> {
     }
 
     async fn call_as_task(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+        capabilities: &ClientCapabilities,
+        start: Start,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let tool = request.name.clone();
+        let answered = self.answer_as_task(request, context, capabilities, start).await;
+        let answer = match &answered {
+            Ok(CallToolResponse::Task(_)) => "task",
+            Ok(_) => "inline",
+            Err(_) => "error",
+        };
+        measure::called(&tool, answer);
+        answered
+    }
+
+    async fn answer_as_task(
         &self,
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
@@ -157,6 +177,7 @@ impl<H: ServerHandler> TaskServer<H> {
         let policy = self.policy(name);
         let mut spec = policy.spec(name, self.tool(name).as_ref(), &config.task);
         spec.asks = gate::asks(capabilities);
+        spec.trace = trace_parent(context);
         let owner = self.owner(&context.extensions);
         let call = Call {
             params: stored_params(request, context)?,
@@ -207,6 +228,16 @@ impl<H: ServerHandler> TaskServer<H> {
     ) -> Result<Applied, ErrorData> {
         self.0.runtime.apply(id, by, events).await.map_err(|error| wire::store_failed(&error))
     }
+}
+
+/// Where the caller is in a trace: as its request says (SEP-414), or the HTTP request that brought it.
+fn trace_parent(context: &RequestContext<RoleServer>) -> Option<TraceParent> {
+    let header = || {
+        let parts = context.extensions.get::<http::request::Parts>()?;
+        parts.headers.get("traceparent")?.to_str().ok()
+    };
+    // What is no traceparent is as none, as the standard asks.
+    context.meta.get_traceparent().or_else(header)?.parse().ok()
 }
 
 /// The answer to a call that ended before it became a task.

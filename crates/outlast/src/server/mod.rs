@@ -10,6 +10,7 @@ mod delegate;
 mod durable;
 pub(crate) mod gate;
 pub mod http;
+mod measure;
 mod owner;
 mod push;
 pub(crate) mod repeats;
@@ -34,6 +35,7 @@ use rmcp::{
 pub use self::{
     builder::{BuildError, TaskServerBuilder},
     context::{AskError, Cancelled, Elicited, TaskContext},
+    measure::describe_metrics,
     owner::{OwnerFn, Principal, default_owner},
     step::StepError,
     tool::{Decision, Mode, Start, TaskTool},

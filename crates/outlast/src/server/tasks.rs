@@ -10,7 +10,7 @@ use rmcp::{
     service::RequestContext,
 };
 
-use super::{TaskServer, gate, http::RetryAfter, push::aside::LISTEN, wire};
+use super::{TaskServer, gate, http::RetryAfter, measure, push::aside::LISTEN, wire};
 
 impl<H: ServerHandler> TaskServer<H> {
     pub(super) async fn handle_get(
@@ -22,12 +22,14 @@ impl<H: ServerHandler> TaskServer<H> {
             return self.elsewhere(self.0.handler.get_task(request, context)).await;
         };
         if let Err(wait) = self.0.runtime.may_poll(&owner, id) {
+            measure::polled("slowed");
             RetryAfter::tell(&context.extensions, wait);
             return Err(wire::slow_down(
                 "this task is polled faster than allowed; follow its pollIntervalMs",
                 wait,
             ));
         }
+        measure::polled("served");
         let task = self.0.runtime.get(id).await.map_err(|error| wire::store_failed(&error))?;
         match task.filter(|task| self.readable(task, &owner)) {
             Some(task) => wire::detailed(&task, self.0.runtime.config().clock.now()),

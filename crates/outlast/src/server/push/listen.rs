@@ -5,7 +5,8 @@ use std::{
     time::Duration,
 };
 
-use outlast_core::{Owner, StoreError, TaskId};
+use outlast_core::{Owner, StoreError, Task, TaskId};
+use outlast_runtime::join_trace;
 use rmcp::{
     ErrorData, Peer, RoleServer, ServerHandler,
     model::{
@@ -17,9 +18,10 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
+use tracing::{Instrument as _, Span, info_span};
 
 use super::{aside::FILTER, feed::Subscription, inner::Inner, pace::Pace};
-use crate::server::{TaskServer, gate, http::RetryAfter, wire};
+use crate::server::{TaskServer, gate, http::RetryAfter, measure, wire};
 
 /// How often the revisions are compared, should a hint have been lost.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
@@ -170,10 +172,16 @@ impl<H: ServerHandler> TaskServer<H> {
         if sent.get(&id).is_some_and(|revision| *revision >= task.revision) {
             return Ok(());
         }
-        let state = wire::detailed(&task, self.0.runtime.config().clock.now())?;
+        let span = push_span(&task);
+        let clock = &self.0.runtime.config().clock;
+        let state = wire::detailed(&task, clock.now())?;
         let changed = TaskStatusNotification::new(TaskStatusNotificationParams::new(state.task));
-        stream.send_with_meta(ServerNotification::TaskStatusNotification(changed)).await?;
-        sent.insert(id, task.revision);
+        let sending = stream.send_with_meta(ServerNotification::TaskStatusNotification(changed));
+        sending.instrument(span).await?;
+        // The first state may be as old as it likes.
+        if sent.insert(id, task.revision).is_some() {
+            measure::pushed(clock.now().since(task.updated_at));
+        }
         if task.is_final() {
             subscription.forget(id);
             sent.remove(&id);
@@ -191,6 +199,14 @@ impl<H: ServerHandler> TaskServer<H> {
         });
         subscription.mark(moved.map(|(id, _)| id));
     }
+}
+
+/// What a notification about a task is in the trace of that task.
+fn push_span(task: &Task) -> Span {
+    let (tool, status, revision) = (&*task.spec.tool, task.status().as_str(), task.revision);
+    let span = info_span!(parent: None, "push", tool, task = ?task.id, status, revision);
+    join_trace(&span, task.spec.trace);
+    span
 }
 
 async fn next(inner: &mut Option<Inner>) -> Option<ServerNotification> {
