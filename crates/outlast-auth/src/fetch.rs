@@ -12,14 +12,23 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// No document of an issuer is larger.
 const LARGEST: usize = 1 << 20;
 
-/// A client that follows nobody elsewhere.
-pub(crate) fn client() -> Result<Client, Box<dyn std::error::Error + Send + Sync>> {
+/// A client that waits no longer than `patience`, trusts whom this machine trusts, and follows nobody elsewhere.
+///
+/// # Errors
+/// When the machine's certificates cannot be used.
+#[doc(hidden)]
+pub fn https_client(patience: Duration) -> Result<Client, Box<dyn std::error::Error + Send + Sync>> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_platform_verifier()?
         .with_no_client_auth();
-    Ok(Client::builder().tls_backend_preconfigured(tls).redirect(Policy::none()).timeout(PATIENCE).build()?)
+    Ok(Client::builder().tls_backend_preconfigured(tls).redirect(Policy::none()).timeout(patience).build()?)
+}
+
+/// A client for the documents of issuers.
+pub(crate) fn client() -> Result<Client, Box<dyn std::error::Error + Send + Sync>> {
+    https_client(PATIENCE)
 }
 
 /// Reads a JSON document.

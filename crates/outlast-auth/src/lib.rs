@@ -37,6 +37,8 @@ use async_trait::async_trait;
 use std::{sync::Arc, time::Duration};
 
 pub use bearer::{Bearer, BearerError};
+#[doc(hidden)]
+pub use fetch::https_client;
 pub use jwt::{Jwt, JwtError};
 pub use layer::{AuthLayer, AuthService};
 pub use metadata::InvalidResource;

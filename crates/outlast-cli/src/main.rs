@@ -8,15 +8,12 @@ mod pages;
 mod signals;
 mod store;
 mod tasks;
+mod telemetry;
 mod text;
 
-use std::{
-    io::{self, IsTerminal},
-    process::ExitCode,
-};
+use std::{io, process::ExitCode};
 
 use clap::{Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
 
 use crate::call::exit::Exit;
 
@@ -38,7 +35,8 @@ struct Cli {
 
 const AFTER_HELP: &str = "\
 Exit status: 0 when it was done, 1 when it failed, 2 when the command line is wrong; `outlast call --help` tells those of calls.
-RUST_LOG says what is logged, on standard error: RUST_LOG=outlast=debug, for example.";
+RUST_LOG says what is logged, on standard error: RUST_LOG=outlast=debug, for example. OUTLAST_LOG=json makes each line an object.
+Servers send spans to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -53,12 +51,6 @@ enum Command {
 
 fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
-    // The SDK warns of each tool that fails and each connection that cannot be made, which is no news to the one who is
-    // told so anyway; and it takes a caller that leaves before the answer for an error.
-    let quiet = "warn,outlast_gateway=info,rmcp=error,rmcp::service=off,rmcp::transport::worker=off";
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(quiet));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    log.with_ansi(io::stderr().is_terminal()).init();
     match run(command) {
         Ok(exit) => exit.into(),
         // Whoever read the output has seen enough, as `head` does.
@@ -72,6 +64,11 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<Exit> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let is_server = matches!(command, Command::Demo(_) | Command::Gateway(_));
+    let export = {
+        let _inside = runtime.enter();
+        telemetry::begin(is_server)?
+    };
     let done = runtime.block_on(async {
         match command {
             Command::Call(args) => call::main(args).await,
@@ -83,6 +80,7 @@ fn run(command: Command) -> anyhow::Result<Exit> {
             Command::Man(args) => pages::man(&args),
         }
     });
+    export.end();
     // A read of standard input cannot be called off, and must not keep the process.
     runtime.shutdown_background();
     done

@@ -4,7 +4,7 @@ use std::{fs, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use anyhow::{Context, bail};
 use outlast::Store;
-use outlast_admin::{Admin, AdminToken, Options};
+use outlast_admin::{Admin, AdminToken, Measured, Options};
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 
 use super::{
@@ -136,8 +136,9 @@ pub(super) struct Listening {
 
 impl Listening {
     /// Serves the page of `store` to those who call it by one of `hosts`.
-    pub(super) fn serve(self, store: Arc<dyn Store>, hosts: &[String]) -> Serving {
+    pub(super) fn serve(self, store: Arc<dyn Store>, measured: Measured, hosts: &[String]) -> Serving {
         let mut options = Options::default();
+        options.measured = Some(measured);
         options.allowed_hosts.extend(hosts.iter().cloned().chain([self.address.ip().to_string()]));
         let admin = Admin::new(store, self.token, options);
         let (end, ended) = oneshot::channel::<()>();

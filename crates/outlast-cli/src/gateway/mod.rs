@@ -27,6 +27,7 @@ use crate::{
     call::exit::Exit,
     signals,
     store::{self, Opened, Place},
+    telemetry,
     text::shell_word,
 };
 
@@ -169,6 +170,8 @@ pub(crate) async fn main(args: Args) -> anyhow::Result<Exit> {
         Some(admin) => Some(admin.listen().await?),
         None => None,
     };
+    // Before anything is there to be counted.
+    let measured = page.is_some().then(telemetry::metrics::begin).transpose()?;
     let store = Opened::open(&place, Role::Runtime).await?;
     let server = serve(&config, store.shared()).await?;
     let address = listener.local_addr()?;
@@ -179,7 +182,8 @@ pub(crate) async fn main(args: Args) -> anyhow::Result<Exit> {
     let mut options = http::Options::default();
     options.allowed_hosts.push(address.ip().to_string());
     config.access.name(&mut options);
-    let page = page.map(|page| page.serve(store.shared(), &options.allowed_hosts));
+    let page = page.zip(measured);
+    let page = page.map(|(page, measured)| page.serve(store.shared(), measured, &options.allowed_hosts));
     let admin = page.as_ref().map(|page| page.admin.clone());
     let stop = async move {
         stop.await;

@@ -1,0 +1,133 @@
+//! Spans for a collector of OpenTelemetry, set up by the variables that its specification names.
+
+use std::{
+    env,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use async_trait::async_trait;
+use opentelemetry::trace::TracerProvider as _;
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use opentelemetry_otlp::{SpanExporter, WithHttpConfig as _};
+use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
+use tokio::runtime::Handle;
+use tracing::Subscriber;
+use tracing_subscriber::{EnvFilter, Layer, registry::LookupSpan};
+
+const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+const PROTOCOLS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
+/// What is exported: what happens to tasks, and nothing that the export itself does.
+const EXPORTED: &str = "off,outlast=info,outlast_runtime=info,outlast_gateway=info";
+/// How long a collector may take over one batch, and all that is left at the end.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LAST_WORDS: Duration = Duration::from_secs(3);
+/// No answer of a collector is larger.
+const LARGEST: usize = 64 << 10;
+
+/// An export that goes on until it is ended.
+pub(crate) struct Export(Option<SdkTracerProvider>);
+
+impl Export {
+    pub(crate) fn none() -> Self {
+        Self(None)
+    }
+
+    /// Sends what is left. Blocks the thread, which must be none of the runtime's.
+    pub(crate) fn end(self) {
+        if let Some(provider) = self.0 {
+            // Whoever collects is gone, or slow; the process ends all the same.
+            let _ = provider.shutdown_with_timeout(LAST_WORDS);
+        }
+    }
+}
+
+/// The export, where the environment asks for one, and what hands it the spans.
+pub(super) fn begin<S>() -> anyhow::Result<(Export, Option<impl Layer<S>>)>
+where
+    S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
+{
+    let set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is = |name: &str, value: &str| env::var(name).is_ok_and(|set| set.eq_ignore_ascii_case(value));
+    if !ENDPOINTS.into_iter().any(set)
+        || is("OTEL_SDK_DISABLED", "true")
+        || is("OTEL_TRACES_EXPORTER", "none")
+    {
+        return Ok((Export::none(), None));
+    }
+    if let Some(name) = PROTOCOLS.into_iter().find(|name| set(name))
+        && !is(name, "http/protobuf")
+    {
+        bail!(
+            "{name} names a protocol that is not spoken here: spans are sent as http/protobuf; leave it out, and name the \
+             collector's port for that, which is 4318 as a rule"
+        );
+    }
+    let what = "the collector of spans that OTEL_EXPORTER_OTLP_ENDPOINT names cannot be used";
+    let client = Client {
+        runtime: Handle::current(),
+        client: outlast_auth::https_client(PATIENCE).map_err(anyhow::Error::from_boxed).context(what)?,
+        is_away: AtomicBool::new(false),
+    };
+    let exporter = SpanExporter::builder().with_http().with_http_client(client).build().context(what)?;
+    let mut resource = Resource::builder();
+    if !set("OTEL_SERVICE_NAME") {
+        resource = resource.with_service_name("outlast");
+    }
+    let provider =
+        SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource.build()).build();
+    let spans = tracing_opentelemetry::layer().with_tracer(provider.tracer("outlast"));
+    Ok((Export(Some(provider)), Some(spans.with_filter(EnvFilter::new(EXPORTED)))))
+}
+
+/// Sends batches over the runtime's own connections: the thread that exports has none.
+#[derive(Debug)]
+struct Client {
+    runtime: Handle,
+    client: reqwest::Client,
+    /// Whether the last batch was lost, which is said once.
+    is_away: AtomicBool,
+}
+
+#[async_trait]
+impl HttpClient for Client {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let (parts, body) = request.into_parts();
+        let sending = self
+            .client
+            .request(parts.method, parts.uri.to_string())
+            .headers(parts.headers)
+            .body(reqwest::Body::from(body))
+            .send();
+        let sent = self.runtime.spawn(async move {
+            // The error's own text has the URL.
+            let mut response = sending.await.map_err(reqwest::Error::without_url)?;
+            let mut body = Vec::new();
+            while let Some(chunk) = response.chunk().await? {
+                if body.len() + chunk.len() <= LARGEST {
+                    body.extend_from_slice(&chunk);
+                }
+            }
+            Ok::<_, reqwest::Error>((response.status(), body))
+        });
+        let sent = sent.await.map_err(HttpError::from).and_then(|sent| sent.map_err(HttpError::from));
+        let why = match &sent {
+            Ok((status, _)) if status.is_success() => None,
+            Ok((status, _)) => Some(format!("it answers {status}")),
+            Err(error) => Some(error.to_string()),
+        };
+        let was_away = self.is_away.swap(why.is_some(), Ordering::Relaxed);
+        match why {
+            Some(why) if !was_away => {
+                tracing::warn!(why, "the collector of spans takes none; they are lost until it does");
+            }
+            None if was_away => tracing::info!("the collector takes spans again"),
+            _ => {}
+        }
+        let (status, body) = sent?;
+        let mut response = Response::new(Bytes::from(body));
+        *response.status_mut() = status;
+        Ok(response)
+    }
+}
