@@ -12,7 +12,11 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use support::{Caller, Http, PATIENCE, Place, outlast, plain, text};
+use support::{
+    Caller, Http, PATIENCE, Place, outlast,
+    page::{self, ask},
+    plain, text,
+};
 
 /// The process behind the gateways of these tests.
 #[test]
@@ -37,32 +41,6 @@ fn gateway(place: &Place, args: &[&str]) -> Command {
     command
 }
 
-/// Where the page is, as the banner says, and the token that it has.
-fn page(gateway: &Http) -> (String, Option<String>) {
-    let line = gateway.banner.lines().find_map(|line| line.strip_prefix("Their page:")).unwrap().trim();
-    let (url, token) = match line.split_once("#token=") {
-        Some((url, token)) => (url, Some(token.to_owned())),
-        None => (line, None),
-    };
-    (url.strip_prefix("http://").unwrap().strip_suffix("/ui").unwrap().to_owned(), token)
-}
-
-/// The status and the body of an answer of the page's listener.
-fn ask(address: &str, method: &str, path: &str, token: &str, body: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let length = body.len();
-    write!(
-        stream,
-        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
-}
-
 fn refuses(mut gateway: Command) -> String {
     let output = gateway.output().unwrap();
     assert_eq!(output.status.code(), Some(1), "it wrote {}", text(&output.stdout));
@@ -73,7 +51,7 @@ fn refuses(mut gateway: Command) -> String {
 fn the_banner_has_a_link_with_a_new_token_and_operators_see_and_answer_what_callers_asked_for() {
     let place = Place::new(&[]);
     let mut caller = Http::run(gateway(&place, &[]));
-    let (address, token) = page(&caller);
+    let (address, token) = page::of(&caller);
     let token = token.expect("the link has a token");
     assert_eq!(ask(&address, "GET", "/ui", "", "").0, 200);
     assert_eq!(ask(&address, "GET", "/api/tasks", "another-token-0123456", "").0, 401);
@@ -94,7 +72,7 @@ fn the_banner_has_a_link_with_a_new_token_and_operators_see_and_answer_what_call
     assert!(metrics.contains("outlast_tasks{status=\"completed\"} 1"), "{metrics}");
     drop(caller);
 
-    let (_, other) = self::page(&Http::run(gateway(&place, &[])));
+    let (_, other) = page::of(&Http::run(gateway(&place, &[])));
     assert_ne!(other, Some(token), "each start has its own");
 }
 
@@ -103,13 +81,13 @@ fn a_token_that_was_set_is_the_one_and_is_not_printed() {
     let place = Place::new(&[]);
     fs::write(place.path().join("token"), format!("{TOKEN}\n")).unwrap();
     let of_file = Http::run(gateway(&place, &["--admin-token-file", "token"]));
-    let (address, token) = page(&of_file);
+    let (address, token) = page::of(&of_file);
     assert_eq!((token, ask(&address, "GET", "/api/counts", TOKEN, "").0), (None, 200));
     drop(of_file);
     let mut command = gateway(&place, &[]);
     command.env("OUTLAST_GATEWAY_ADMIN_TOKEN", TOKEN);
     let of_environment = Http::run(command);
-    let (address, token) = page(&of_environment);
+    let (address, token) = page::of(&of_environment);
     assert_eq!((token, ask(&address, "GET", "/api/counts", TOKEN, "").0), (None, 200));
     assert!(!of_environment.banner.contains(TOKEN));
 }
@@ -136,7 +114,7 @@ fn a_page_that_others_could_reach_or_whose_token_is_none_is_refused() {
 fn a_stop_does_not_wait_for_pages_that_are_open() {
     let place = Place::new(&[]);
     let gateway = Http::run(gateway(&place, &[]));
-    let (address, token) = page(&gateway);
+    let (address, token) = page::of(&gateway);
     let mut stream = TcpStream::connect(&address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let token = token.unwrap();

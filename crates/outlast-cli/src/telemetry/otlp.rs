@@ -94,13 +94,11 @@ struct Client {
 impl HttpClient for Client {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let (parts, body) = request.into_parts();
-        let sending = self
-            .client
-            .request(parts.method, parts.uri.to_string())
-            .headers(parts.headers)
-            .body(reqwest::Body::from(body))
-            .send();
+        let client = self.client.clone();
+        // All of it: a request begins to look at the time when it is made.
         let sent = self.runtime.spawn(async move {
+            let request = client.request(parts.method, parts.uri.to_string()).headers(parts.headers);
+            let sending = request.body(reqwest::Body::from(body)).send();
             // The error's own text has the URL.
             let mut response = sending.await.map_err(reqwest::Error::without_url)?;
             let mut body = Vec::new();

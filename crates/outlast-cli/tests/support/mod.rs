@@ -1,6 +1,9 @@
 //! The binary as its users meet it: over a socket, over its pipes, and on the command line.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+#[cfg(unix)]
+pub(crate) mod collector;
+pub(crate) mod page;
 pub(crate) mod plain;
 #[cfg(unix)]
 pub(crate) mod pty;
@@ -236,6 +239,11 @@ impl Http {
         Self::of(Server::run(command).0)
     }
 
+    /// Another caller of the same server.
+    pub(crate) fn again(&self) -> At {
+        At(self.address.clone())
+    }
+
     fn of(server: Server) -> Self {
         let mut banner = server.line();
         let url = banner.strip_prefix("listening on ").expect("the first line says where it listens");
@@ -249,10 +257,20 @@ impl Http {
 
     /// Sends a request as it is, and returns the JSON that came back.
     pub(crate) fn post(&self, headers: &[(String, String)], body: &str) -> Value {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
+        self.again().post(headers, body)
+    }
+}
+
+/// A caller of a server over HTTP that somebody else holds.
+#[derive(Clone)]
+pub(crate) struct At(String);
+
+impl At {
+    fn post(&self, headers: &[(String, String)], body: &str) -> Value {
+        let mut stream = TcpStream::connect(&self.0).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-        let (address, length) = (&self.address, body.len());
+        let (address, length) = (&self.0, body.len());
         write!(
             stream,
             "POST /mcp HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
@@ -266,6 +284,12 @@ impl Http {
 }
 
 impl Caller for Http {
+    fn send(&mut self, method: &str, name: &str, params: Value) -> Value {
+        self.again().send(method, name, params)
+    }
+}
+
+impl Caller for At {
     fn send(&mut self, method: &str, name: &str, params: Value) -> Value {
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
         let headers = [

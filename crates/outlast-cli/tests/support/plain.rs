@@ -90,6 +90,7 @@ pub(crate) fn serve(folder: &Path) {
                     tool("slow", false),
                     tool("slow_and_harmless", true),
                     tool("asks", false),
+                    tool("asks_and_is_harmless", true),
                     tool("dies", false),
                 ];
                 send(&json!({"jsonrpc": "2.0", "id": id, "result": {"tools": tools}}));
@@ -99,7 +100,7 @@ pub(crate) fn serve(folder: &Path) {
                 folder.note(&format!("call {tool}"));
                 match tool {
                     "slow" | "slow_and_harmless" => slow(&folder, id, params),
-                    "asks" => {
+                    "asks" | "asks_and_is_harmless" => {
                         asking = id.clone();
                         let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}});
                         let params = json!({"message": "Who are you?", "requestedSchema": schema});
