@@ -475,7 +475,7 @@ fn a_check_reaches_each_server_and_says_what_it_is() {
     let output = check(&plain);
     assert_eq!(
         text(&output.stdout),
-        "plain: reached; plain 1, protocol 2025-11-25, 5 tools: quick, slow, slow_and_harmless, asks, dies\n"
+        "plain: reached; plain 1, protocol 2025-11-25, 6 tools: quick, slow, slow_and_harmless, asks, asks_and_is_harmless, dies\n"
     );
     assert!(output.status.success());
 

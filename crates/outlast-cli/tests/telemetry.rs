@@ -265,6 +265,11 @@ fn the_whole_way_of_a_task_is_one_trace_that_kill_9_does_not_end() {
     }
     let run = named("run").into_iter().find(|run| run.fields["outcome"] == "completed").unwrap();
     assert!(run.fields["attempt"].parse::<u64>().unwrap() > 1, "{run:?}");
+    // The upstream could go on with it.
+    let told = plain::deeds(&place);
+    let told: Vec<_> = told.iter().filter_map(|deed| deed.strip_prefix("traced ")).collect();
+    assert_eq!(told.len(), 2, "once for each attempt");
+    assert_eq!(told[1], format!("00-{TRACE}-{}-01", run.id));
     let asks = named("ask");
     assert!(asks.iter().any(|ask| ask.parent == run.id && ask.fields["outcome"] == "answered"), "{asks:?}");
     assert_eq!(named("answer")[0].fields["outcome"], "applied");

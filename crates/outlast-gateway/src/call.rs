@@ -3,12 +3,13 @@
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use outlast::{StepError, TaskContext};
+use outlast::{StepError, TaskContext, place_in_trace};
 use outlast_client::{CallError, CallErrorKind, CallOptions, SavedTask, Started, TaskHandle};
 use rmcp::{
     ErrorData,
     model::{CallToolRequestParams, CallToolResult, ErrorCode, RequestMetaObject},
 };
+use tracing::Span;
 
 use crate::{
     bridge::Bridge,
@@ -240,6 +241,10 @@ pub(crate) fn for_upstream(
         request.input_responses = None;
     }
     request.meta = meta;
+    // Where spans are exported, the upstream's are part of the attempt that makes the call.
+    if let Some(place) = place_in_trace(&Span::current()) {
+        request.meta.get_or_insert_default().set_traceparent(&place.to_string());
+    }
     request
 }
 

@@ -98,6 +98,9 @@ pub(crate) fn serve(folder: &Path) {
             Some("tools/call") => {
                 let tool = params["name"].as_str().unwrap();
                 folder.note(&format!("call {tool}"));
+                if let Some(place) = params["_meta"]["traceparent"].as_str() {
+                    folder.note(&format!("traced {place}"));
+                }
                 match tool {
                     "slow" | "slow_and_harmless" => slow(&folder, id, params),
                     "asks" | "asks_and_is_harmless" => {
