@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The operator's page in a real browser (Chromium, driven by playwright-core), on a real gateway in front of a small server:
-# a wrong token, live changes, questions of every kind, cancel, retry, the keyboard alone, a hostile task, what the browser
-# complains about, and how it looks at 360 and 1600 pixels, in light and in dark.
+# a wrong token, live changes, questions of every kind, what a task waits for, cancel, retry, the keyboard alone, a hostile
+# task, what the browser complains about, and how it looks at 360 and 1600 pixels, in light and in dark.
 #
 #   scripts/page.sh [FOLDER]       screenshots go into FOLDER (target/page)
 #   scripts/page.sh --prepare      only install and build what it needs

@@ -128,6 +128,7 @@ const row = (page, id) => page.locator('#rows a[href="#/' + id + '"]');
 const state = (page, id, words) => row(page, id).locator('.state', { hasText: words }).waitFor();
 const opened = (page, words) => page.locator('#detail .top .state', { hasText: words }).waitFor();
 const notice = (page, words) => page.locator('#detail .notice', { hasText: words }).waitFor();
+const waits = (page, cause, words) => page.locator('#detail .why p.' + cause, { hasText: words }).waitFor();
 const active = (page) => page.evaluate(() => document.activeElement.id || document.activeElement.name || document.activeElement.textContent.trim().slice(0, 40));
 
 async function enter(page, hash = '') {
@@ -197,11 +198,13 @@ await check('a task appears, says how far it is and ends, without a reload', asy
   await row(page, slow).click();
   await opened(page, 'Working');
   await page.locator('#detail pre', { hasText: '"a": "<b>"' }).waitFor();
+  await waits(page, 'running', 'A worker has it');
   await tell('finish');
   await state(page, slow, 'Completed');
   await opened(page, 'Completed');
   await page.locator('#detail pre', { hasText: 'slow and done' }).first().waitFor();
   await page.locator('.history', { hasText: 'completed by attempt 1' }).waitFor();
+  equal(await page.locator('#detail .why p').count(), 0, 'what it waits for');
   equal(await page.evaluate(() => globalThis.same), true, 'whether it is the same page');
   equal(quiet(), [], 'the noise');
 });
@@ -213,6 +216,7 @@ await check('a question is a form that says what is wrong, and its answer reache
   await row(page, asking).click();
   const form = page.locator('form.question');
   await form.waitFor();
+  await waits(page, 'answers', 'It waits for the answer to ');
   for (const field of await form.locator('input, select, textarea').all()) {
     holds(await field.evaluate((node) => node.labels.length > 0), 'every field has a label');
   }
@@ -449,6 +453,19 @@ await check('it fits and can be read at 360 and 1600 pixels, in light and in dar
     }
   }
   await tell('finish');
+  equal(quiet(), [], 'the noise');
+});
+
+await check('work that no worker takes up is said to wait, why, and for how long, until it does no more', async () => {
+  const { taskId: failed } = (await api('tasks?status=failed&tool=flaky')).tasks[0];
+  const { taskId: id } = await api('tasks/' + failed + '/retry', { method: 'POST', body: JSON.stringify({ toolVersion: '9' }) });
+  await row(page, id).click();
+  await waits(page, 'version', "It needs a worker that serves 'flaky' in the version '9', and ");
+  await page.locator('#queue', { hasText: /^1 task waits for a worker, for \d+s$/ }).waitFor();
+  await page.getByRole('button', { name: 'Cancel the task' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Cancel the task' }).click();
+  await opened(page, 'Cancelled');
+  await page.locator('#queue').waitFor({ state: 'hidden' });
   equal(quiet(), [], 'the noise');
 });
 

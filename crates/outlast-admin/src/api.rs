@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use url::form_urlencoded;
 
-use crate::{Refusal, admin::Inner, answer::Unfit, history, operate, view};
+use crate::{Refusal, admin::Inner, answer::Unfit, history, operate, view, why};
 
 type Shared = State<Arc<Inner>>;
 
@@ -116,6 +116,9 @@ struct Detail<'a> {
     now: String,
     /// What `outlast tasks show` says of it.
     told: Value,
+    /// What `outlast tasks why` says of it.
+    #[serde(rename = "waitsFor")]
+    waits_for: Vec<Value>,
     // As they are: text that is read and written again would lose the order of its fields.
     arguments: Option<Payload>,
     questions: Vec<Asks<'a>>,
@@ -151,6 +154,7 @@ pub(crate) async fn show(
     let call = store.call(id).await?;
     let history = history::history(&task, &operate::journal(store, id).await?);
     let served = store.served().await?;
+    let causes = why::causes(store, &task, &store.workers().await?, now).await?;
 
     let mut shown = row(&inner, &task, &served, now);
     if let (Value::Object(shown), Value::Object(detail)) = (&mut shown, view::detail(&task, &served)) {
@@ -166,6 +170,10 @@ pub(crate) async fn show(
             "kept": view::retention(&task),
             "attempts": view::attempts(&task),
         }),
+        waits_for: causes
+            .iter()
+            .map(|cause| json!({"cause": why::name(cause), "says": why::words(cause, now)}))
+            .collect(),
         arguments: call.and_then(|call| call.params.decode::<Params>().ok()?.arguments),
         questions: questions
             .map(|(key, question)| Asks {

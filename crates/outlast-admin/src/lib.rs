@@ -20,7 +20,7 @@
 //! |---|---|
 //! | `GET /ui` | the page |
 //! | `GET /api/tasks?status=&tool=&owner=&after=&max=` | tasks in short, newest first |
-//! | `GET /api/tasks/{id}?values=true` | all of a task: its call, questions, history and end; values of steps and answers where asked for |
+//! | `GET /api/tasks/{id}?values=true` | all of a task: its call, what it waits for, its questions, history and end; values of steps and answers where asked for |
 //! | `POST /api/tasks/{id}/answers` | answers, as `{KEY: RESULT}`; all are taken or none |
 //! | `POST /api/tasks/{id}/cancel` | asks for its end |
 //! | `POST /api/tasks/{id}/retry` | starts a failed one again as a new one, in another version with `{"toolVersion": ...}` |
@@ -31,7 +31,7 @@
 //!
 //! `/api/*` and `/metrics` want the token (`Authorization: Bearer TOKEN`). Whoever has it sees and answers the tasks of all owners.
 //!
-//! What the API does to a store is in [`operate`], and how a task is told in [`view`] and [`history`], for other ways to be an
+//! What the API does to a store is in [`operate`], and how a task is told in [`view`], [`why`] and [`history`], for other ways to be an
 //! operator: `outlast tasks` at a terminal is one.
 #![deny(missing_docs)]
 
@@ -49,6 +49,7 @@ mod page;
 pub mod text;
 mod token;
 pub mod view;
+pub mod why;
 
 pub use admin::{Admin, Measured, Options};
 pub use answer::Unfit;

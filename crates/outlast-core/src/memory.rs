@@ -412,6 +412,10 @@ impl Inspect for MemoryStore {
         Ok(self.lock().workers.values().cloned().collect())
     }
 
+    async fn running(&self, owner: Owner) -> Result<u32, StoreError> {
+        Ok(u32::try_from(self.lock().running(&owner)).unwrap_or(u32::MAX))
+    }
+
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {
         Ok(self.lock().tasks.get(&id).map(|row| row.call.clone()))
     }

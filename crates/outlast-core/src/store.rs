@@ -100,6 +100,9 @@ pub trait Inspect: Send + Sync + 'static {
     /// among them until another one takes its place, or until a store that several share has not heard of it for a while.
     async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError>;
 
+    /// How many of this owner's tasks hold a place ([`Task::holds_slot`]), which [`WorkerSeen::per_owner`] limits.
+    async fn running(&self, owner: Owner) -> Result<u32, StoreError>;
+
     /// The call that a task carries out; `None` when there is no such task.
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError>;
 

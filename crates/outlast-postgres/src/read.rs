@@ -7,7 +7,7 @@ use deadpool::{
     managed::{Manager, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult},
 };
 use outlast_core::{
-    Call, Counts, Filter, Head, JournalPage, Status, Task, TaskId, Timestamp, ToolVersion, WorkerSeen,
+    Call, Counts, Filter, Head, JournalPage, Owner, Status, Task, TaskId, Timestamp, ToolVersion, WorkerSeen,
 };
 use tokio_postgres::Row as SqlRow;
 
@@ -114,6 +114,8 @@ const READY: &str = "SELECT count(*), min(ready_at) FROM $S.tasks
 
 const SERVED: &str = "SELECT serves, per_owner FROM $S.served WHERE seen_at > $1::int8";
 
+const RUNNING: &str = "SELECT count(*) FROM $S.tasks WHERE owner = $1::bytea AND running";
+
 const LIST: &str = select_task!(
     "WHERE t.number < $1::int8 AND ($2::bytea IS NULL OR t.owner = $2::bytea)
      AND ($3::int8 IS NULL OR t.status = $3::int8) AND ($4::bytea IS NULL OR substring(t.tool FROM 1 FOR 16) = $4::bytea)
@@ -190,6 +192,13 @@ pub(crate) async fn workers(readers: &Readers, now: Timestamp) -> Result<Vec<Wor
         Ok(WorkerSeen { serves, per_owner })
     };
     readers.query(SERVED, params![since]).await?.iter().map(seen).collect()
+}
+
+pub(crate) async fn running(readers: &Readers, owner: &Owner) -> Result<u32, Failure> {
+    let owner = digest::owner(owner);
+    let rows = readers.query(RUNNING, params![&owner[..]]).await?;
+    let running: i64 = rows.first().map_or(Ok(0), |row| get(row, 0))?;
+    Ok(u32::try_from(running).unwrap_or(u32::MAX))
 }
 
 /// What the database's clock says, and the store's mark.

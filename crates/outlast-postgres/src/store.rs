@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use futures::{FutureExt, channel::oneshot, future::BoxFuture};
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, HintSender, Hints,
-    Inspect, JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreClock, StoreError, Swept,
-    Task, TaskId, ToolVersion, WorkerId, WorkerSeen,
+    Inspect, JournalPage, LeaseRequest, ListPage, NewTask, Owner, Renewal, Store, StoreClock, StoreError,
+    Swept, Task, TaskId, ToolVersion, WorkerId, WorkerSeen,
 };
 use tokio::{runtime::Handle as Runtime, task::JoinHandle};
 
@@ -290,6 +290,10 @@ impl Inspect for PostgresStore {
             read::workers(&shared.readers, load::reading(shared, &clock)?.0.now).await
         })
         .await
+    }
+
+    async fn running(&self, owner: Owner) -> Result<u32, StoreError> {
+        self.read(read::running(&self.shared().readers, &owner)).await
     }
 
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {

@@ -19,8 +19,8 @@ use async_trait::async_trait;
 use harness::{Cluster, fresh_schema, quoted, raw, url};
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, Hints, Inspect,
-    JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Status, Store, StoreError, Swept, Task, TaskId,
-    ToolVersion, WorkerId, WorkerSeen,
+    JournalPage, LeaseRequest, ListPage, NewTask, Owner, Renewal, Status, Store, StoreError, Swept, Task,
+    TaskId, ToolVersion, WorkerId, WorkerSeen,
 };
 use outlast_postgres::{Options, PostgresStore};
 use outlast_testkit::{
@@ -229,6 +229,10 @@ impl Inspect for Persistent {
 
     async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
         self.0.workers().await
+    }
+
+    async fn running(&self, owner: Owner) -> Result<u32, StoreError> {
+        until_answered!(self.0.running(owner.clone()))
     }
 
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, histogram};
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, Hints, Inspect,
-    JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreError, Swept, Task, TaskId, WorkerId,
-    WorkerSeen,
+    JournalPage, LeaseRequest, ListPage, NewTask, Owner, Renewal, Store, StoreError, Swept, Task, TaskId,
+    WorkerId, WorkerSeen,
 };
 
 use crate::clock::Stopwatch;
@@ -131,6 +131,10 @@ impl Inspect for Measured {
 
     async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
         timed("workers", self.0.workers()).await
+    }
+
+    async fn running(&self, owner: Owner) -> Result<u32, StoreError> {
+        timed("running", self.0.running(owner)).await
     }
 
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use outlast_core::{
-    Call, Counts, Filter, Head, JournalPage, Status, StoreError, Task, TaskId, Timestamp, ToolVersion,
+    Call, Counts, Filter, Head, JournalPage, Owner, Status, StoreError, Task, TaskId, Timestamp, ToolVersion,
     WorkerSeen,
 };
 use rusqlite::{Connection, OptionalExtension, params};
@@ -188,6 +188,11 @@ pub(crate) fn workers(connection: &Connection) -> Result<Vec<WorkerSeen>, Failur
     let seen =
         |(_, per_owner, serves): (String, u32, Vec<_>)| WorkerSeen { serves: serves.into(), per_owner };
     Ok(workers.into_iter().map(seen).collect())
+}
+
+pub(crate) fn running(connection: &Connection, owner: &Owner) -> Result<u32, Failure> {
+    let mut statement = connection.prepare_cached("SELECT running FROM owners WHERE name = ?1")?;
+    Ok(statement.query_row([owner.as_str()], |row| row.get(0)).optional()?.unwrap_or_default())
 }
 
 /// The tasks that `filter` lets through, newest first, from before number `before`, with their numbers.

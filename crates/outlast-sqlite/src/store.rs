@@ -14,8 +14,8 @@ use async_trait::async_trait;
 use futures::channel::oneshot;
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, HintSender, Hints,
-    Inspect, JournalPage, Lane, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreClock, StoreError,
-    Swept, Task, TaskId, ToolVersion, WorkerId, WorkerSeen,
+    Inspect, JournalPage, Lane, LeaseRequest, ListPage, NewTask, Owner, Renewal, Store, StoreClock,
+    StoreError, Swept, Task, TaskId, ToolVersion, WorkerId, WorkerSeen,
 };
 
 use crate::{
@@ -298,6 +298,10 @@ impl Inspect for SqliteStore {
 
     async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
         self.read(read::workers)
+    }
+
+    async fn running(&self, owner: Owner) -> Result<u32, StoreError> {
+        self.read(|connection| read::running(connection, &owner))
     }
 
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {

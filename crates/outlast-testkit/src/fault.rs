@@ -13,7 +13,7 @@ use std::{
 use async_trait::async_trait;
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, Hints, Inspect,
-    JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreError, Swept, Task, TaskId,
+    JournalPage, LeaseRequest, ListPage, NewTask, Owner, Renewal, Store, StoreError, Swept, Task, TaskId,
     ToolVersion, WorkerId, WorkerSeen,
 };
 use tokio::sync::Semaphore;
@@ -212,6 +212,10 @@ impl<S: Store + ?Sized> Inspect for FaultStore<S> {
 
     async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
         self.through(self.inner.workers()).await
+    }
+
+    async fn running(&self, owner: Owner) -> Result<u32, StoreError> {
+        self.through(self.inner.running(owner)).await
     }
 
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {

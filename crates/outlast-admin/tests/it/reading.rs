@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outlast_core::{Event, Outcome, StepKey, TaskError};
+use outlast_core::{ClaimRequest, Event, Outcome, StepKey, Store as _, TaskError, ToolVersion, WorkerId};
 use serde_json::{Value, json};
 
 use crate::support::{HOSTILE, LEASE, Place, id, payload};
@@ -147,6 +147,49 @@ async fn all_of_a_task_is_told_and_values_where_they_are_asked_for() {
     assert!(place.get(&format!("{path}?values=true")).await.body.contains("4711"));
     place.get(&format!("{path}?values=perhaps")).await.refusal(400);
     place.get(&format!("{path}?all=true")).await.refusal(400);
+}
+
+#[tokio::test]
+async fn what_a_task_waits_for_is_told_as_it_and_the_workers_change() {
+    let place = Place::new();
+    let waits_for = async || -> Vec<(String, String)> {
+        let task = place.get(&format!("/api/tasks/{}", id(1))).await.json();
+        let part = |cause: &Value, part: &str| cause[part].as_str().unwrap().to_owned();
+        let causes = task["waitsFor"].as_array().unwrap().iter();
+        causes.map(|cause| (part(cause, "cause"), part(cause, "says"))).collect()
+    };
+    let only = async |expected: &str, words: &str| {
+        let waits_for = waits_for().await;
+        let [(cause, says)] = &waits_for[..] else { panic!("one cause: {waits_for:?}") };
+        assert!(cause == expected && says.contains(words), "{cause}: {says}");
+    };
+    let claim = async |tool: &str, max| {
+        let serves = [ToolVersion::new(tool, "")].into();
+        let request = ClaimRequest { worker: WorkerId::new("w2"), serves, per_owner: 1, lease: LEASE, max };
+        place.store.claim(request).await.unwrap()
+    };
+    let token = place.asks(1, "alice").await;
+    let both = waits_for().await;
+    assert_eq!(both.iter().map(|(cause, _)| &**cause).collect::<Vec<_>>(), ["running", "answers"]);
+    assert_eq!(both[1].1, "It waits for the answer to 'who'.");
+    place.does(1, token, Event::Park { seen_seq: 2, wake: None }).await;
+    only("answers", "'who'").await;
+    let path = format!("/api/tasks/{}/answers", id(1));
+    assert_eq!(place.post(&path, r#"{"who": {"action": "decline"}}"#).await.status, 200);
+    only("version", "no worker of this store serves that tool. Start a server that does").await;
+
+    claim("ask", 0).await;
+    place.clock.advance(Duration::from_secs(61));
+    only("worker", "ready for 1m, and no worker has taken it up").await;
+    let other = place.task(2, "alice", "slow").await;
+    only("limit", "Its owner has 1 tasks running, and 1 are allowed").await;
+    place.does(2, other, Event::Complete(payload(json!(1)))).await;
+    let claimed = claim("ask", 1).await;
+    only("running", "A worker has it (w2); its lease ends in 30s").await;
+    place.clock.advance(LEASE + Duration::from_secs(5));
+    only("lease", "the lease ran out 5s ago").await;
+    place.does(1, claimed[0].token, Event::Complete(payload(json!(1)))).await;
+    only("ended", "it is completed").await;
 }
 
 #[tokio::test]

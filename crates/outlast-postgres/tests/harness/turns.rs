@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, Hints, Inspect,
-    JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreError, Swept, Task, TaskId,
+    JournalPage, LeaseRequest, ListPage, NewTask, Owner, Renewal, Store, StoreError, Swept, Task, TaskId,
     ToolVersion, WorkerId, WorkerSeen,
 };
 use outlast_postgres::{PostgresStore, Skew};
@@ -93,6 +93,10 @@ impl Inspect for Turns {
 
     async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
         self.next().workers().await
+    }
+
+    async fn running(&self, owner: Owner) -> Result<u32, StoreError> {
+        self.next().running(owner).await
     }
 
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {

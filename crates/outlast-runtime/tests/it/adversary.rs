@@ -12,7 +12,7 @@ use std::{
 use async_trait::async_trait;
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, EntryKind, Event, Filter, Head, Held,
-    HintSender, Hints, InputKey, Inspect, JournalPage, LeaseRequest, ListPage, MemoryStore, NewTask,
+    HintSender, Hints, InputKey, Inspect, JournalPage, LeaseRequest, ListPage, MemoryStore, NewTask, Owner,
     Recovery, Renewal, Status, Store, StoreError, Swept, Task, TaskId, ToolVersion, Wake, WorkerId,
     WorkerSeen,
 };
@@ -123,6 +123,10 @@ impl Inspect for Quirky {
 
     async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
         self.inner.workers().await
+    }
+
+    async fn running(&self, owner: Owner) -> Result<u32, StoreError> {
+        self.inner.running(owner).await
     }
 
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {

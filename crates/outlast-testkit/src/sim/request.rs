@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, Inspect as _,
-    JournalPage, LeaseRequest, ListPage, MemoryStore, NewTask, Renewal, Store as _, StoreError, Swept, Task,
-    TaskId, ToolVersion, WorkerId, WorkerSeen,
+    JournalPage, LeaseRequest, ListPage, MemoryStore, NewTask, Owner, Renewal, Store as _, StoreError, Swept,
+    Task, TaskId, ToolVersion, WorkerId, WorkerSeen,
 };
 
 /// A method of the store.
@@ -24,6 +24,7 @@ pub(super) enum Operation {
     Counts,
     Served,
     Workers,
+    Running,
     Call,
 }
 
@@ -42,6 +43,7 @@ pub(super) enum Request {
     Counts,
     Served,
     Workers,
+    Running(Owner),
     Call(TaskId),
 }
 
@@ -60,6 +62,7 @@ pub(super) enum Answer {
     Counts(Counts),
     Served(Vec<ToolVersion>),
     Workers(Vec<WorkerSeen>),
+    Running(u32),
     Call(Option<Call>),
 }
 
@@ -78,6 +81,7 @@ impl Request {
             Self::Counts => Operation::Counts,
             Self::Served => Operation::Served,
             Self::Workers => Operation::Workers,
+            Self::Running(_) => Operation::Running,
             Self::Call(_) => Operation::Call,
         }
     }
@@ -97,6 +101,7 @@ impl Request {
             Self::Counts => Answer::Counts(at_once(store.counts())?),
             Self::Served => Answer::Served(at_once(store.served())?),
             Self::Workers => Answer::Workers(at_once(store.workers())?),
+            Self::Running(owner) => Answer::Running(at_once(store.running(owner))?),
             Self::Call(id) => Answer::Call(at_once(store.call(id))?),
         })
     }
@@ -128,6 +133,7 @@ impl std::fmt::Display for Request {
             Self::Counts => f.write_str("counts"),
             Self::Served => f.write_str("served"),
             Self::Workers => f.write_str("workers"),
+            Self::Running(_) => f.write_str("running"),
             Self::Call(id) => write!(f, "call {id:?}"),
         }
     }
@@ -173,6 +179,7 @@ impl std::fmt::Display for Answer {
             Self::Counts(counts) => write!(f, "{} tasks", counts.total()),
             Self::Served(served) => write!(f, "{} tools", served.len()),
             Self::Workers(workers) => write!(f, "{} workers", workers.len()),
+            Self::Running(running) => write!(f, "{running} running"),
             Self::Call(call) => write!(f, "a call: {}", call.is_some()),
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, Hints, Inspect,
-    JournalPage, LeaseRequest, ListPage, NewTask, Renewal, Store, StoreError, Swept, Task, TaskId,
+    JournalPage, LeaseRequest, ListPage, NewTask, Owner, Renewal, Store, StoreError, Swept, Task, TaskId,
     ToolVersion, WorkerId, WorkerSeen,
 };
 
@@ -106,6 +106,10 @@ impl Inspect for SimStore {
 
     async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
         answered!(SimStore::call(self, Request::Workers), Workers)
+    }
+
+    async fn running(&self, owner: Owner) -> Result<u32, StoreError> {
+        answered!(SimStore::call(self, Request::Running(owner)), Running)
     }
 
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {

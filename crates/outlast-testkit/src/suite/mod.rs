@@ -188,6 +188,7 @@ macro_rules! store_suite {
                 a_listing_is_filtered_by_owner_status_and_tool,
                 what_workers_serve_is_known_as_of_their_last_claims,
                 tasks_are_counted_by_status_and_by_who_holds_them,
+                the_places_that_an_owner_has_taken_are_known,
                 what_no_worker_has_taken_up_is_counted_with_how_long_the_first_of_it_waits,
                 parked_work_waits_for_a_worker_only_once_it_is_due,
                 work_that_is_over_or_of_a_worker_that_is_gone_is_counted_as_what_it_is;

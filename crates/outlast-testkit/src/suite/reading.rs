@@ -166,6 +166,22 @@ pub async fn tasks_are_counted_by_status_and_by_who_holds_them(on: &dyn Harness)
     assert_eq!((by_status, counts.leased, counts.total()), ([2, 1, 2, 1, 1], 2, 7));
 }
 
+pub async fn the_places_that_an_owner_has_taken_are_known(on: &dyn Harness) {
+    let store = on.open().await;
+    assert_eq!(store.running(owner("alice")).await.unwrap(), 0);
+    store.create_one(new_task()).await;
+    store.create_leased(new_of("bob"), "one").await;
+    let (asks, token) = store.create_leased(new_task(), "one").await;
+    store.worked(asks.id, token, vec![ask("q", "Sure?")]).await;
+    let (done, token) = store.create_leased(new_task(), "one").await;
+    assert_eq!(store.running(owner("alice")).await.unwrap(), 1, "one is queued, and one asks");
+    store.alice(asks.id, vec![answer("q", "yes")]).await;
+    assert_eq!(store.running(owner("alice")).await.unwrap(), 2);
+    store.worked(done.id, token, vec![complete(&json!(1))]).await;
+    on.advance(LEASE * 2).await;
+    assert_eq!(store.running(owner("alice")).await.unwrap(), 1, "a lease holds its place until it is ended");
+}
+
 /// How many tasks are ready, and for how long the first of them is.
 async fn queue(store: &dyn Store) -> (u64, Option<Duration>) {
     let counts = store.counts().await.unwrap();

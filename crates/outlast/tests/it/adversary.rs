@@ -296,6 +296,9 @@ impl Inspect for Spy {
     async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
         self.0.workers().await
     }
+    async fn running(&self, owner: Owner) -> Result<u32, StoreError> {
+        self.0.running(owner).await
+    }
     async fn call(&self, id: TaskId) -> Result<Option<Call>, StoreError> {
         self.0.call(id).await
     }
