@@ -8,6 +8,7 @@ mod faults;
 mod leases;
 mod parking;
 mod replay;
+mod spans;
 mod steps;
 mod support;
 mod threads;
