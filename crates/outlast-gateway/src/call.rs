@@ -243,7 +243,7 @@ pub(crate) fn for_upstream(
     request.meta = meta;
     // Where spans are exported, the upstream's are part of the attempt that makes the call.
     if let Some(place) = place_in_trace(&Span::current()) {
-        request.meta.get_or_insert_default().set_traceparent(&place.to_string());
+        request.meta.get_or_insert_default().set_traceparent(place.to_string());
     }
     request
 }

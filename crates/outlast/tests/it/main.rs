@@ -15,4 +15,5 @@ mod push_hostile;
 mod report;
 mod store;
 mod support;
+mod telemetry;
 mod transport;
