@@ -36,7 +36,7 @@ pub(crate) async fn list(State(inner): Shared, uri: Uri) -> Result<Response, Ref
         None => None,
     };
     let filter = Filter { owner, status: asked.status, tool: asked.tool };
-    let served = store.served().await?;
+    let served = ToolVersion::served_by(&store.workers().await?);
     let (mut rows, mut next, mut now) = (Vec::new(), asked.after, None);
     let mut left = asked.max;
     loop {
@@ -153,8 +153,9 @@ pub(crate) async fn show(
     let now = operate::now(store).await?;
     let call = store.call(id).await?;
     let history = history::history(&task, &operate::journal(store, id).await?);
-    let served = store.served().await?;
-    let causes = why::causes(store, &task, &store.workers().await?, now).await?;
+    let workers = store.workers().await?;
+    let served = ToolVersion::served_by(&workers);
+    let causes = why::causes(store, &task, &workers, now).await?;
 
     let mut shown = row(&inner, &task, &served, now);
     if let (Value::Object(shown), Value::Object(detail)) = (&mut shown, view::detail(&task, &served)) {

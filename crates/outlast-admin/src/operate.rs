@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use outlast_core::{
     Applied, By, Created, Entry, Event, Filter, IdempotencyKey, InputKey, NewTask, Owner, Payload, Spec,
-    Status, Store, StoreError, TakenUp, Task, TaskId, TaskState, Timestamp,
+    Status, Store, StoreError, TakenUp, Task, TaskId, TaskState, Timestamp, ToolVersion,
 };
 use sha2::{Digest, Sha256};
 
@@ -193,7 +193,10 @@ pub async fn retry(store: &dyn Store, id: TaskId, tool_version: Option<String>) 
     let why = match store.create(new, None).await? {
         Created::Created { task, .. } => {
             // It is started, whatever becomes of this.
-            let unserved = store.served().await.is_ok_and(|served| view::unserved(&task, &served));
+            let unserved = store
+                .workers()
+                .await
+                .is_ok_and(|workers| view::unserved(&task, &ToolVersion::served_by(&workers)));
             return Ok(Retried { task, unserved });
         }
         Created::Existing(task) => format!(

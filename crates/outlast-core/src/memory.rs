@@ -1,7 +1,7 @@
 //! The reference store: everything under one lock, in memory.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -400,12 +400,6 @@ impl Inspect for MemoryStore {
             }
         }
         Ok(counts)
-    }
-
-    async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
-        let inner = self.lock();
-        let served: BTreeSet<_> = inner.workers.values().flat_map(|seen| seen.serves.iter()).collect();
-        Ok(served.into_iter().cloned().collect())
     }
 
     async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {

@@ -1,6 +1,6 @@
 //! The contract between the runtime and whatever keeps its tasks.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
@@ -92,11 +92,8 @@ pub trait Inspect: Send + Sync + 'static {
     /// How many tasks there are of each status, how many a worker holds, and how many wait for one.
     async fn counts(&self) -> Result<Counts, StoreError>;
 
-    /// The tools and versions that workers of this store serve, as of the last claim of each: a task of another one is
-    /// taken up by nobody. In order, each once.
-    async fn served(&self) -> Result<Vec<ToolVersion>, StoreError>;
-
-    /// The workers of this store, each as of its last claim. Where nothing of a worker is heard that has gone, it is still
+    /// The workers of this store, each as of its last claim: a task of which none serves the tool in its version
+    /// ([`ToolVersion::served_by`]) is taken up by nobody. Where nothing of a worker is heard that has gone, it is still
     /// among them until another one takes its place, or until a store that several share has not heard of it for a while.
     async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError>;
 
@@ -224,6 +221,13 @@ impl ToolVersion {
     #[must_use]
     pub fn new(tool: impl Into<String>, version: impl Into<String>) -> Self {
         Self { tool: tool.into(), version: version.into() }
+    }
+
+    /// What these workers serve, in order and each once.
+    #[must_use]
+    pub fn served_by(workers: &[WorkerSeen]) -> Vec<Self> {
+        let served: BTreeSet<_> = workers.iter().flat_map(|seen| seen.serves.iter()).collect();
+        served.into_iter().cloned().collect()
     }
 }
 

@@ -1,7 +1,6 @@
 //! The handle: the contract over the writer, the taker and the readers.
 
 use std::{
-    collections::BTreeSet,
     future::Future,
     sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
     time::Duration,
@@ -12,7 +11,7 @@ use futures::{FutureExt, channel::oneshot, future::BoxFuture};
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, HintSender, Hints,
     Inspect, JournalPage, LeaseRequest, ListPage, NewTask, Owner, Renewal, Store, StoreClock, StoreError,
-    Swept, Task, TaskId, ToolVersion, WorkerId, WorkerSeen,
+    Swept, Task, TaskId, WorkerId, WorkerSeen,
 };
 use tokio::{runtime::Handle as Runtime, task::JoinHandle};
 
@@ -275,12 +274,6 @@ impl Inspect for PostgresStore {
             read::counts(&shared.readers, &shared.damaged, load::reading(shared, &clock)?.0.now).await
         })
         .await
-    }
-
-    async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
-        let workers = self.workers().await?;
-        let served: BTreeSet<_> = workers.iter().flat_map(|seen| seen.serves.iter()).collect();
-        Ok(served.into_iter().cloned().collect())
     }
 
     async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {

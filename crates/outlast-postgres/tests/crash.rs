@@ -20,7 +20,7 @@ use harness::{Cluster, fresh_schema, quoted, raw, url};
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, Hints, Inspect,
     JournalPage, LeaseRequest, ListPage, NewTask, Owner, Renewal, Status, Store, StoreError, Swept, Task,
-    TaskId, ToolVersion, WorkerId, WorkerSeen,
+    TaskId, WorkerId, WorkerSeen,
 };
 use outlast_postgres::{Options, PostgresStore};
 use outlast_testkit::{
@@ -223,12 +223,8 @@ impl Inspect for Persistent {
         until_answered!(self.0.counts())
     }
 
-    async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
-        until_answered!(self.0.served())
-    }
-
     async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
-        self.0.workers().await
+        until_answered!(self.0.workers())
     }
 
     async fn running(&self, owner: Owner) -> Result<u32, StoreError> {

@@ -125,10 +125,6 @@ impl Inspect for Measured {
         timed("counts", self.0.counts()).await
     }
 
-    async fn served(&self) -> Result<Vec<outlast_core::ToolVersion>, StoreError> {
-        timed("served", self.0.served()).await
-    }
-
     async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
         timed("workers", self.0.workers()).await
     }

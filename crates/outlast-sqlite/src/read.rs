@@ -159,15 +159,6 @@ pub(crate) fn counts(connection: &Connection, damaged: &Damaged, now: Timestamp)
     Ok(counts)
 }
 
-pub(crate) fn served(connection: &Connection) -> Result<Vec<ToolVersion>, Failure> {
-    let mut statement =
-        connection.prepare_cached("SELECT DISTINCT tool, version FROM served ORDER BY tool, version")?;
-    let served = statement
-        .query_map([], |row| Ok(ToolVersion { tool: row.get(0)?, version: row.get(1)? }))?
-        .collect::<Result<_, _>>()?;
-    Ok(served)
-}
-
 pub(crate) fn workers(connection: &Connection) -> Result<Vec<WorkerSeen>, Failure> {
     let mut statement = connection.prepare_cached(
         "SELECT w.worker, w.per_owner, s.tool, s.version FROM workers w

@@ -15,7 +15,7 @@ use futures::channel::oneshot;
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, HintSender, Hints,
     Inspect, JournalPage, Lane, LeaseRequest, ListPage, NewTask, Owner, Renewal, Store, StoreClock,
-    StoreError, Swept, Task, TaskId, ToolVersion, WorkerId, WorkerSeen,
+    StoreError, Swept, Task, TaskId, WorkerId, WorkerSeen,
 };
 
 use crate::{
@@ -290,10 +290,6 @@ impl Inspect for SqliteStore {
     async fn counts(&self) -> Result<Counts, StoreError> {
         let shared = &self.handle.shared;
         self.read(|connection| read::counts(connection, &shared.damaged, shared.now()))
-    }
-
-    async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
-        self.read(read::served)
     }
 
     async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {

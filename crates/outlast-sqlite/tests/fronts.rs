@@ -148,7 +148,10 @@ fn a_front_knows_what_the_runtime_serves_and_the_next_runtime_begins_anew() {
             ..claim_by(name, 1)
         };
         let served = async |store: &SqliteStore| {
-            store.served().await.unwrap().into_iter().map(|served| served.tool).collect::<Vec<_>>()
+            ToolVersion::served_by(&store.workers().await.unwrap())
+                .into_iter()
+                .map(|served| served.tool)
+                .collect::<Vec<_>>()
         };
         first.claim(serving("one", &["b", "a", "a"])).await.unwrap();
         first.claim(serving("two", &["c"])).await.unwrap();

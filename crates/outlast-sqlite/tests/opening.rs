@@ -106,7 +106,7 @@ fn a_file_of_version_1_is_brought_up_to_date_and_its_tasks_go_on() {
         assert_eq!(claimed.iter().map(|claimed| claimed.task.id).collect::<Vec<_>>(), [queued, lost]);
         assert_eq!((claimed[1].task.lost.len(), claimed[1].token.0), (2, 3));
         assert!(!claimed[1].task.lease().unwrap().alone);
-        assert_eq!(store.served().await.unwrap().len(), 1);
+        assert_eq!(store.workers().await.unwrap().len(), 1);
 
         assert_eq!(store.task(asking).await.status(), Status::InputRequired);
         after(store.alice(asking, vec![answer("r", "yes")]).await);

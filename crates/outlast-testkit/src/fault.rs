@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, Hints, Inspect,
     JournalPage, LeaseRequest, ListPage, NewTask, Owner, Renewal, Store, StoreError, Swept, Task, TaskId,
-    ToolVersion, WorkerId, WorkerSeen,
+    WorkerId, WorkerSeen,
 };
 use tokio::sync::Semaphore;
 
@@ -204,10 +204,6 @@ impl<S: Store + ?Sized> Inspect for FaultStore<S> {
 
     async fn counts(&self) -> Result<Counts, StoreError> {
         self.through(self.inner.counts()).await
-    }
-
-    async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
-        self.through(self.inner.served()).await
     }
 
     async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {

@@ -47,7 +47,7 @@ pub(super) async fn run(store: &dyn Store, args: Args, out: &mut impl Write) -> 
         None => None,
     };
     let filter = Filter { owner, status: args.status, tool: args.tool };
-    let served = store.served().await?;
+    let served = ToolVersion::served_by(&store.workers().await?);
     let page = if args.unserved {
         unserved_page(store, &filter, args.after, args.limit, &served).await?
     } else {

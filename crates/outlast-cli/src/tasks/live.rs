@@ -27,7 +27,7 @@ pub(super) async fn run(store: &dyn Store, out: &mut (impl Write + Send)) -> any
     let mut hints = store.watch();
     let (mut seen, mut hinted) = (Seen::default(), BTreeSet::new());
     while is_read() {
-        let served = store.served().await?;
+        let served = ToolVersion::served_by(&store.workers().await?);
         let page = store.list(Filter::default(), None, SHOWN).await?;
         let text = if is_screen {
             screen(&page, &served)

@@ -34,7 +34,7 @@ pub(super) async fn run(store: &dyn Store, args: &Args, out: &mut impl Write) ->
     let call = store.call(args.id).await?;
     let arguments = call.map_or(Value::Null, |call| call.params.to_value()["arguments"].take());
     let history = history::history(&task, &operate::journal(store, args.id).await?);
-    let served = store.served().await?;
+    let served = ToolVersion::served_by(&store.workers().await?);
     let shown = Shown { task: &task, served, arguments, history, values: args.values };
     if args.json {
         writeln!(out, "{}", text::json(&shown.as_json()))?;

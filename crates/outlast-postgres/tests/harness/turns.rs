@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, Hints, Inspect,
     JournalPage, LeaseRequest, ListPage, NewTask, Owner, Renewal, Store, StoreError, Swept, Task, TaskId,
-    ToolVersion, WorkerId, WorkerSeen,
+    WorkerId, WorkerSeen,
 };
 use outlast_postgres::{PostgresStore, Skew};
 use outlast_testkit::Harness;
@@ -87,10 +87,6 @@ impl Inspect for Turns {
         self.next().counts().await
     }
 
-    async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
-        self.next().served().await
-    }
-
     async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
         self.next().workers().await
     }
@@ -128,7 +124,7 @@ impl TwoReplicas {
         for _ in 0..2 {
             let replica = super::open(&schema, &self.skew).await;
             // A replica that never looked at the time cannot know that somebody set it.
-            replica.served().await.unwrap();
+            replica.workers().await.unwrap();
             replicas.push(replica);
         }
         let store: Arc<dyn Store> = Arc::new(Turns::new(replicas.clone()));
@@ -159,7 +155,7 @@ impl Harness for TwoReplicas {
         // Each waits for a lease from when it sees that; one that works looks all the time.
         let open: Vec<_> = self.open.lock().unwrap().iter().flat_map(|(.., open)| open.clone()).collect();
         for replica in open {
-            replica.served().await.unwrap();
+            replica.workers().await.unwrap();
         }
     }
 

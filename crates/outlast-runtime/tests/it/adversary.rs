@@ -117,10 +117,6 @@ impl Inspect for Quirky {
         self.inner.counts().await
     }
 
-    async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
-        self.inner.served().await
-    }
-
     async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
         self.inner.workers().await
     }

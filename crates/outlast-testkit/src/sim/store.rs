@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use outlast_core::{
     Applied, By, Call, ClaimRequest, Claimed, Counts, Created, Event, Filter, Head, Held, Hints, Inspect,
     JournalPage, LeaseRequest, ListPage, NewTask, Owner, Renewal, Store, StoreError, Swept, Task, TaskId,
-    ToolVersion, WorkerId, WorkerSeen,
+    WorkerId, WorkerSeen,
 };
 
 use super::{
@@ -98,10 +98,6 @@ impl Inspect for SimStore {
 
     async fn counts(&self) -> Result<Counts, StoreError> {
         answered!(self.call(Request::Counts), Counts)
-    }
-
-    async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
-        answered!(SimStore::call(self, Request::Served), Served)
     }
 
     async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {

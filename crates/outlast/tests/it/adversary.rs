@@ -290,9 +290,6 @@ impl Inspect for Spy {
     async fn counts(&self) -> Result<Counts, StoreError> {
         self.0.counts().await
     }
-    async fn served(&self) -> Result<Vec<ToolVersion>, StoreError> {
-        self.0.served().await
-    }
     async fn workers(&self) -> Result<Vec<WorkerSeen>, StoreError> {
         self.0.workers().await
     }
