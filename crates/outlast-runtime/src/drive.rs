@@ -163,6 +163,7 @@ impl Runtime {
             }
             // A process that may create and not run: another one begins it anew.
             Ok(Created::Created { task, token: None }) => {
+                run.end_span("released");
                 run.gone().cancel();
                 return Inline::Task(Box::new(task));
             }
