@@ -29,6 +29,7 @@ pub fn detail(task: &Task, served: &[ToolVersion]) -> Value {
     let mut detail = summary(task, served);
     detail["recovery"] = json!(task.spec.recovery);
     detail["ttlMs"] = json!(task.ttl.map(millis));
+    detail["trace"] = json!(trace(task));
     detail["claims"] = task.token.0.into();
     detail["lostLeases"] = task.lost.iter().map(Timestamp::to_string).collect();
     if let TaskState::Live(live) = &task.state {
@@ -36,6 +37,12 @@ pub fn detail(task: &Task, served: &[ToolVersion]) -> Value {
         detail["cancelRequestedAt"] = json!(live.cancel.map(|at| at.to_string()));
     }
     detail
+}
+
+/// The trace that a task is part of, as a collector knows it.
+#[must_use]
+pub fn trace(task: &Task) -> Option<String> {
+    task.spec.trace.map(|place| place.trace.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// A time for a program.

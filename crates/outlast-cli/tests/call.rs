@@ -141,7 +141,7 @@ fn progress_is_shown_until_the_result_is_there() {
     let place = Place::new(&[]);
     for way in [Way::http(&place), Way::Child] {
         let mut person = way.person_calls(&place, "count", &["--arg", "seconds=3"]);
-        person.sees("count: working").sees("counting (1/3)").sees("counting (2/3)").sees("\"counted\": 3");
+        person.sees("count: working").sees("counting (").sees("\"counted\": 3");
         assert_eq!(person.sees_it_end().0, 0);
         if let Way::Http(server) = way {
             // The next one has the file for itself.
@@ -285,7 +285,7 @@ fn ctrl_c_asks_and_cancels() {
     let place = Place::new(&[]);
     for way in [Way::http(&place), Way::Child] {
         let mut person = way.person_calls(&place, "count", &["--arg", "seconds=1000"]);
-        person.sees("counting (1/1000)").presses_ctrl('c').sees("Cancel the task, detach from it, or go on?");
+        person.sees("counting (").presses_ctrl('c').sees("Cancel the task, detach from it, or go on?");
         person.types("x").sees("c cancels the task").types("g").sees("counting (");
         person.presses_ctrl('c').sees("or go on?").types("c").sees("asking the task to end");
         person.sees("the task was cancelled");
@@ -312,7 +312,7 @@ fn ctrl_c_twice_detaches_at_once_and_the_task_goes_on() {
     let place = Place::new(&[]);
     let way = Way::http(&place);
     let mut person = way.person_calls(&place, "count", &["--arg", "seconds=1000"]);
-    person.sees("counting (1/1000)").presses_ctrl('c').sees("or go on?").presses_ctrl('c');
+    person.sees("counting (").presses_ctrl('c').sees("or go on?").presses_ctrl('c');
     person.sees("detached").sees("the task goes on; `outlast tasks resume count.");
     assert_eq!(person.sees_it_end().0, 130);
 

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use support::{
     Caller, Http, PATIENCE, Place,
     collector::{Collector, Span},
-    outlast, page, plain, text, with_meta,
+    outlast, page, plain, text, with_meta, works,
 };
 
 /// The process behind the gateways of these tests.
@@ -274,6 +274,8 @@ fn the_whole_way_of_a_task_is_one_trace_that_kill_9_does_not_end() {
     assert!(asks.iter().any(|ask| ask.parent == run.id && ask.fields["outcome"] == "answered"), "{asks:?}");
     assert_eq!(named("answer")[0].fields["outcome"], "applied");
     assert!(named("push").iter().any(|push| push.fields["status"] == "completed"));
+    // An operator finds the trace of a task.
+    assert!(works(&place.path(), &["tasks", "show", &id, "--db", "tasks.db"]).contains(TRACE));
     // Each says which tool it is about, and none opens the task.
     assert!(spans.iter().all(|span| !format!("{span:?}").contains(&id)));
     assert_eq!(create.fields["tool"], "asks_and_is_harmless");

@@ -6,7 +6,7 @@ use outlast_admin::{
     form::describe_fields,
     history::{self, Happening},
     operate,
-    view::{attempts, detail, retention, unserved, work},
+    view::{attempts, detail, retention, trace, unserved, work},
 };
 use outlast_core::{
     Clock, Live, Question, QuestionKind, Store, Task, TaskId, TaskState, Timestamp, ToolVersion,
@@ -103,6 +103,9 @@ impl Shown<'_> {
             }
         }
         line("attempts", &attempts(task));
+        if let Some(trace) = trace(task) {
+            line("trace", &trace);
+        }
         section(&mut out, "arguments", &text::json(arguments));
         if let TaskState::Live(Live { questions, .. }) = &task.state {
             for (key, question) in questions {

@@ -204,6 +204,11 @@ pub(crate) trait Caller {
     }
 }
 
+/// Whether the tool `count` has begun; how far it is, a slow machine may never see.
+pub(crate) fn is_counting(task: &Value) -> bool {
+    task["statusMessage"].as_str().is_some_and(|message| message.starts_with("counting ("))
+}
+
 /// The declaration that each request makes (S1).
 pub(crate) fn with_meta(mut params: Value) -> Value {
     params["_meta"] = json!({
