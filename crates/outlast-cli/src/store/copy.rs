@@ -64,7 +64,7 @@ struct Copied {
 }
 
 async fn copy(source: &Opened, from: &Place, to: &Place, named: &[String]) -> anyhow::Result<Copied> {
-    let leased = source.as_store().counts().await.with_context(|| format!("cannot read {from}"))?.leased;
+    let leased = source.shared().counts().await.with_context(|| format!("cannot read {from}"))?.leased;
     if leased > 0 {
         bail!(
             "{leased} tasks of {from} are being worked on; stop its servers, and wait until their leases have run out"
@@ -73,11 +73,11 @@ async fn copy(source: &Opened, from: &Place, to: &Place, named: &[String]) -> an
     let mut owners = Vec::new();
     for name in named {
         owners.push(
-            operate::owner(source.as_store(), name).await.with_context(|| format!("cannot read {from}"))?,
+            operate::owner(&*source.shared(), name).await.with_context(|| format!("cannot read {from}"))?,
         );
     }
     let target = Opened::open_alone(to).await.with_context(|| format!("cannot write {to}"))?;
-    let copied = all(source.as_transfer(), target.as_transfer(), &owners).await;
+    let copied = all(&*source.shared(), &*target.shared(), &owners).await;
     target.close().await;
     copied.with_context(|| {
         format!("the copy from {from} to {to} was broken off; the same command goes on with it")

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, anyhow, bail};
 use clap::Subcommand;
-use outlast_core::{Store, Transfer};
+use outlast_core::Transfer;
 use outlast_postgres::PostgresStore;
 use outlast_sqlite::{OpenError, Role, SqliteStore};
 use url::Url;
@@ -188,21 +188,8 @@ impl Opened {
         Self::open(place, Role::Front).await
     }
 
-    pub(crate) fn as_store(&self) -> &dyn Store {
-        match self {
-            Self::File(store) => store,
-            Self::Database(store) => store,
-        }
-    }
-
-    fn as_transfer(&self) -> &dyn Transfer {
-        match self {
-            Self::File(store) => store,
-            Self::Database(store) => store,
-        }
-    }
-
-    pub(crate) fn shared(&self) -> Arc<dyn Store> {
+    /// The store, whichever it is.
+    pub(crate) fn shared(&self) -> Arc<dyn Transfer> {
         match self {
             Self::File(store) => Arc::new(store.clone()),
             Self::Database(store) => Arc::new(store.clone()),

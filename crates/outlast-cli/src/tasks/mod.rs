@@ -117,7 +117,7 @@ async fn stored(
         None => of_environment()?.unwrap_or_else(|| Place::File(usual(Path::exists).to_owned())),
     };
     let store = Opened::open_beside(&place).await?;
-    let done = work(store.as_store()).await;
+    let done = work(&*store.shared()).await;
     store.close().await;
     match done {
         Ok(()) => Ok(Exit::Done),
