@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
+    authorization::AuthorizationSource,
     book::Book,
     calls::{Behind, During},
     client::{Inner, Started},
@@ -88,6 +89,7 @@ struct Call<'c> {
     until: Option<Instant>,
     handler: Option<User>,
     person: Option<Arc<str>>,
+    authorization: Option<AuthorizationSource>,
 }
 
 impl<'c> Call<'c> {
@@ -133,6 +135,7 @@ impl<'c> Call<'c> {
             until,
             handler: options.handler,
             person: options.person,
+            authorization: options.authorization,
         })
     }
 
@@ -251,8 +254,9 @@ impl<'c> Call<'c> {
             round => format!("{}/{round}", self.key),
         };
         let sending = self.connection.calls.sending().await;
-        let handle =
-            self.connection.send_as("tools/call", keyed(self.params.clone(), &key), self.declared()).await?;
+        let params = keyed(self.params.clone(), &key);
+        let authorization = self.authorization.as_ref().and_then(|source| source());
+        let handle = self.connection.send_as("tools/call", params, self.declared(), authorization).await?;
         let behind = self.handler.clone().map(|handler| Behind { handler, person: self.person.clone() });
         let mut during = behind.map(|behind| self.connection.calls.during(&handle, behind, None));
         drop(sending);
@@ -371,6 +375,9 @@ impl<'c> Call<'c> {
         let followed = registry.created(link, store.clone(), origin, created);
         if let Some(handler) = self.handler {
             followed.set_handler(handler);
+        }
+        if let Some(authorization) = self.authorization {
+            followed.set_authorization(authorization);
         }
         let handle = TaskHandle::new(followed);
         // The task is there: whoever gives up on the store has its handle.

@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 use tokio::sync::{oneshot::error::RecvError, watch};
 
 use crate::{
+    authorization::Authorization,
     calls::{Behind, Calls},
     clock,
     error::CallErrorKind,
@@ -267,14 +268,16 @@ impl Connection {
         })
     }
 
-    /// Sends a request and waits for its result, as it came over the wire, for no longer than `bound`.
+    /// Sends a request and waits for its result, as it came over the wire, for no longer than `bound`. Without an
+    /// `authorization` of its own it is sent with what is set for the server.
     pub(crate) async fn request(
         &self,
         method: &str,
         params: Value,
         bound: Duration,
+        authorization: Option<Authorization>,
     ) -> Result<Value, Failure> {
-        self.request_during(method, params, bound, |_| ()).await
+        self.request_during(method, params, bound, authorization, |_| ()).await
     }
 
     /// `tasks/result` of the earlier generation, during which the questions of the task come: they go to `handler`, or to the
@@ -284,9 +287,10 @@ impl Connection {
         task: &str,
         handler: Option<User>,
         bound: Duration,
+        authorization: Option<Authorization>,
     ) -> Result<Value, Failure> {
         let params = json!({ "taskId": task });
-        self.request_during("tasks/result", params, bound, |request| {
+        self.request_during("tasks/result", params, bound, authorization, |request| {
             let handler = handler.unwrap_or_else(|| self.user.clone());
             self.calls.during(request, Behind { handler, person: None }, Some(task.to_owned()))
         })
@@ -299,10 +303,12 @@ impl Connection {
         method: &str,
         params: Value,
         bound: Duration,
+        authorization: Option<Authorization>,
         sent: impl FnOnce(&RequestHandle<RoleClient>) -> G,
     ) -> Result<Value, Failure> {
         let mut request = CustomRequest::new(method, Some(params));
         request.extensions.insert(Bound(bound));
+        brings(&mut request, authorization);
         let answered = async {
             let sending = self.calls.sending().await;
             let request = self.send_request(request, PeerRequestOptions::no_options()).await?;
@@ -321,8 +327,9 @@ impl Connection {
         &self,
         method: &str,
         params: Value,
+        authorization: Option<Authorization>,
     ) -> Result<RequestHandle<RoleClient>, Failure> {
-        self.send_as(method, params, None).await
+        self.send_as(method, params, None, authorization).await
     }
 
     /// Sends a request that declares these capabilities and not the client's own, where each request says for itself.
@@ -331,6 +338,7 @@ impl Connection {
         method: &str,
         params: Value,
         declared: Option<ClientCapabilities>,
+        authorization: Option<Authorization>,
     ) -> Result<RequestHandle<RoleClient>, Failure> {
         let mut options = PeerRequestOptions::no_options();
         if let Some(declared) = declared.filter(|_| self.generation == Generation::Extension) {
@@ -338,7 +346,9 @@ impl Connection {
             meta.set_client_capabilities(declared);
             options.meta = Some(meta);
         }
-        self.send_request(CustomRequest::new(method, Some(params)), options).await
+        let mut request = CustomRequest::new(method, Some(params));
+        brings(&mut request, authorization);
+        self.send_request(request, options).await
     }
 
     async fn send_request(
@@ -381,6 +391,13 @@ impl Connection {
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection").field("generation", &self.generation).finish_non_exhaustive()
+    }
+}
+
+/// Has a request sent with this header, where there is one.
+fn brings(request: &mut CustomRequest, authorization: Option<Authorization>) {
+    if let Some(authorization) = authorization {
+        request.extensions.insert(authorization);
     }
 }
 

@@ -18,6 +18,7 @@ use tokio::{
 };
 
 use crate::{
+    authorization::{Authorization, AuthorizationSource},
     book::{Answers, Book, Prompt},
     clock,
     connection::{Connection, Failure, Link},
@@ -76,6 +77,8 @@ struct State {
     seen_on: Weak<Connection>,
     /// Who answers the questions of this task, where that is not the client's handler.
     handler: Option<User>,
+    /// What the requests about this task are sent with, where that is not what is set for the server.
+    authorization: Option<AuthorizationSource>,
     /// The first question that could not be answered while the present pump runs.
     unanswered: Option<CallErrorKind>,
     book: Book,
@@ -144,6 +147,7 @@ impl Followed {
                 next_look,
                 seen_on,
                 handler: None,
+                authorization: None,
                 unanswered: None,
                 book,
                 replaced: false,
@@ -181,6 +185,17 @@ impl Followed {
     /// Has the questions of this task answered by another handler than the client's.
     pub(crate) fn set_handler(&self, handler: User) {
         self.state().handler = Some(handler);
+    }
+
+    /// What the next request about this task is sent with, where that is not what is set for the server.
+    pub(crate) fn authorization(&self) -> Option<Authorization> {
+        let source = self.state().authorization.clone();
+        source.and_then(|source| source())
+    }
+
+    /// Has the requests about this task sent with another header than what is set for the server.
+    pub(crate) fn set_authorization(&self, source: AuthorizationSource) {
+        self.state().authorization = Some(source);
     }
 
     /// The newest state that was seen.

@@ -11,6 +11,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
+    authorization::AuthorizationSource,
     clock,
     connection::Failure,
     error::{CallError, CallErrorKind},
@@ -251,6 +252,14 @@ impl TaskHandle {
     #[must_use]
     pub fn with_handler(self, handler: impl ClientHandler) -> Self {
         self.followed.set_handler(Arc::new(handler));
+        self
+    }
+
+    /// Sends the requests about this task with the header that `authorization` gives for each, and not with what is set for
+    /// the server.
+    #[must_use]
+    pub fn with_authorization(self, authorization: AuthorizationSource) -> Self {
+        self.followed.set_authorization(authorization);
         self
     }
 

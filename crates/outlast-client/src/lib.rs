@@ -96,6 +96,7 @@
 
 #![deny(missing_docs)]
 
+mod authorization;
 mod book;
 mod call;
 mod calls;
@@ -122,6 +123,7 @@ mod task;
 mod tools;
 mod wire;
 
+pub use authorization::{Authorization, AuthorizationSource, is_unauthorized};
 pub use client::{Started, TaskClient, TaskClientBuilder};
 pub use error::{CallError, CallErrorKind};
 pub use handle::TaskHandle;

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use rmcp::{ClientHandler, RoleClient, model::ProtocolVersion, service::DynService};
 
-use crate::task::Task;
+use crate::{authorization::AuthorizationSource, task::Task};
 
 /// The limits and paces of a client. The defaults suit most.
 #[derive(Debug, Clone)]
@@ -67,6 +67,8 @@ pub struct CallOptions {
     pub(crate) handler: Option<Arc<dyn DynService<RoleClient>>>,
     /// Who the call is made for, where one client calls for several.
     pub(crate) person: Option<Arc<str>>,
+    /// What the requests of the call and of its task are sent with.
+    pub(crate) authorization: Option<AuthorizationSource>,
 }
 
 /// A listener to the states of a task.
@@ -114,6 +116,14 @@ impl CallOptions {
     #[must_use]
     pub fn on_behalf_of(mut self, person: impl Into<Arc<str>>) -> Self {
         self.person = Some(person.into());
+        self
+    }
+
+    /// Sends the call, and the requests about its task, with the header that `authorization` gives for each, and not with what
+    /// is set for the server. What the client asks for itself, such as the list of the tools, it is not for.
+    #[must_use]
+    pub fn with_authorization(mut self, authorization: AuthorizationSource) -> Self {
+        self.authorization = Some(authorization);
         self
     }
 }

@@ -64,7 +64,7 @@ pub(crate) fn listen(followed: &Arc<Followed>) -> Push {
             // Heard from before it is asked for, so that nothing is missed between.
             let mailbox = connection.hub.follow(&followed.origin.id);
             let params = json!({ "notifications": { "taskIds": [followed.origin.id] } });
-            let request = connection.send("subscriptions/listen", params).await?;
+            let request = connection.send("subscriptions/listen", params, followed.authorization()).await?;
             Ok(Open { mailbox, request: Some(request), connection })
         }
         .boxed(),

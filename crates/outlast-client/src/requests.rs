@@ -147,7 +147,10 @@ async fn legacy_detail(
     status: TaskStatus,
 ) -> Result<Detail, Error> {
     let bound = followed.link.options().call_timeout;
-    match connection.result_of_task(&followed.origin.id, followed.handler(), bound).await {
+    match connection
+        .result_of_task(&followed.origin.id, followed.handler(), bound, followed.authorization())
+        .await
+    {
         Ok(Value::Object(result)) => Ok(Detail::Completed(result)),
         Ok(_) => Err(Invalid("the answer to `tasks/result` is no object".into()).into()),
         Err(Failure::Refused(error)) if says_gone(&error) => Err(Error::End(CallErrorKind::Gone)),
@@ -168,7 +171,7 @@ pub(crate) async fn list(connection: &Connection, bound: Duration) -> Result<Vec
     let mut cursor: Option<String> = None;
     for _ in 0..MAX_PAGES {
         let params = cursor.take().map_or_else(|| json!({}), |cursor| json!({ "cursor": cursor }));
-        let page = connection.request("tasks/list", params, bound).await.map_err(Error::Failed)?;
+        let page = connection.request("tasks/list", params, bound, None).await.map_err(Error::Failed)?;
         let listed = page.get("tasks").and_then(Value::as_array);
         let listed =
             listed.ok_or_else(|| Invalid("`tasks` of the answer to `tasks/list` is no list".into()))?;
@@ -188,7 +191,7 @@ pub(crate) async fn update(followed: &Followed, answers: Answers) -> Result<(), 
     let connection = sure_connection(followed).await?;
     let params = json!({ "taskId": followed.origin.id, "inputResponses": answers });
     let bound = followed.link.options().request_timeout;
-    match connection.request("tasks/update", params, bound).await {
+    match connection.request("tasks/update", params, bound, followed.authorization()).await {
         Ok(value) => Ok(acknowledgement(&value)?),
         // Whether it is the task that is unknown or the answer that is refused is told by `tasks/get` alone.
         Err(Failure::Refused(error)) if error.code == ErrorCode::INVALID_PARAMS => {
@@ -206,7 +209,7 @@ pub(crate) async fn cancel(followed: &Followed) -> Result<(), Error> {
     }
     let params = json!({ "taskId": followed.origin.id });
     let bound = followed.link.options().request_timeout;
-    let value = match connection.request("tasks/cancel", params, bound).await {
+    let value = match connection.request("tasks/cancel", params, bound, followed.authorization()).await {
         Ok(value) => value,
         // A server may say so of a task that has ended meanwhile, as those of the earlier generation must.
         Err(Failure::Refused(error)) if error.code == ErrorCode::INVALID_PARAMS && !says_gone(&error) => {
@@ -231,7 +234,8 @@ async fn about(
 ) -> Result<Value, Error> {
     params["taskId"] = followed.origin.id.clone().into();
     let bound = followed.link.options().request_timeout;
-    connection.request(method, params, bound).await.map_err(|failure| meaning(followed, connection, failure))
+    let answer = connection.request(method, params, bound, followed.authorization()).await;
+    answer.map_err(|failure| meaning(followed, connection, failure))
 }
 
 /// What a failed request says of the task.

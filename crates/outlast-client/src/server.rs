@@ -6,7 +6,10 @@ use futures::future::{BoxFuture, FutureExt};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::wire::{Address, Lines, Observed, Process, Program, Reader, Wire, WireError, Writer};
+use crate::{
+    authorization::AuthorizationSource,
+    wire::{Address, Lines, Observed, Process, Program, Reader, Wire, WireError, Writer},
+};
 
 /// Where a server is and how it is reached. Cheap to clone; nothing happens until a client connects.
 ///
@@ -51,7 +54,16 @@ impl Server {
     pub fn http(url: impl Into<String>) -> Server {
         let url = url.into();
         let name = http_name(&url).into();
-        Server { name, way: Way::Http(Address { url, headers: Vec::new(), bearer: None, authority: None }) }
+        Server {
+            name,
+            way: Way::Http(Address {
+                url,
+                headers: Vec::new(),
+                bearer: None,
+                authority: None,
+                authorization: None,
+            }),
+        }
     }
 
     /// A server that is started as a child process, once for each connection, and speaks over its standard input and
@@ -120,6 +132,17 @@ impl Server {
         self
     }
 
+    /// Sends the `Authorization` header that `authorization` gives for each request, whatever its scheme, in the place of any
+    /// other token that is set here; a request that brings an [`Authorization`](crate::Authorization) of its own is sent with
+    /// that. Only over HTTP; elsewhere it changes nothing.
+    #[must_use]
+    pub fn authorization(mut self, authorization: AuthorizationSource) -> Server {
+        if let Way::Http(address) = &mut self.way {
+            address.authorization = Some(authorization);
+        }
+        self
+    }
+
     /// Sets a variable of the environment of the process, besides those that it inherits. Only for a command; elsewhere
     /// it changes nothing.
     #[must_use]
@@ -152,7 +175,8 @@ impl Server {
     }
 
     /// Whether it is reached by Streamable HTTP, where a session is more than its connection.
-    pub(crate) fn is_http(&self) -> bool {
+    #[must_use]
+    pub fn is_http(&self) -> bool {
         matches!(self.way, Way::Http(_))
     }
 

@@ -102,7 +102,7 @@ async fn page(connection: &Connection, cursor: Option<String>) -> Result<Value, 
         }
         Generation::Experimental => {
             let params = cursor.map_or_else(|| json!({}), |cursor| json!({ "cursor": cursor }));
-            connection.request("tools/list", params, FRESH_AT_MOST).await
+            connection.request("tools/list", params, FRESH_AT_MOST, None).await
         }
     }
 }

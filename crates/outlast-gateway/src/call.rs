@@ -4,7 +4,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use outlast::{StepError, TaskContext, place_in_trace};
-use outlast_client::{CallError, CallErrorKind, CallOptions, SavedTask, Started, TaskHandle};
+use outlast_client::{Authorization, CallError, CallErrorKind, CallOptions, SavedTask, Started, TaskHandle};
 use rmcp::{
     ErrorData,
     model::{CallToolRequestParams, CallToolResult, ErrorCode, RequestMetaObject},
@@ -12,10 +12,12 @@ use rmcp::{
 use tracing::Span;
 
 use crate::{
+    authorized::{Next, Waits},
     bridge::Bridge,
     clock,
     results::Typed,
-    upstream::{Upstream, unreachable_upstream},
+    upstream::{Unreached, Upstream, not_let_in, refused_caller, unreachable_upstream},
+    works::Work,
 };
 
 /// The step that says that the call was made, so that it is not made twice.
@@ -49,9 +51,10 @@ pub(crate) fn call(
     context: TaskContext,
     bridge: Bridge,
     person: Arc<str>,
+    work: Arc<Work>,
     request: CallToolRequestParams,
 ) -> BoxFuture<'_, Result<CallToolResult, ErrorData>> {
-    Box::pin(make(upstream, context, Arc::new(bridge), person, request))
+    Box::pin(make(upstream, context, Arc::new(bridge), person, work, request))
 }
 
 async fn make(
@@ -59,6 +62,7 @@ async fn make(
     context: TaskContext,
     bridge: Arc<Bridge>,
     person: Arc<str>,
+    work: Arc<Work>,
     request: CallToolRequestParams,
 ) -> Result<CallToolResult, ErrorData> {
     let tool = request.name.to_string();
@@ -83,7 +87,16 @@ async fn make(
             ));
         }
         let patience = if is_first { Duration::ZERO } else { PATIENCE };
-        match start(upstream, &context, bridge.clone(), person.clone(), request.clone(), patience).await {
+        let call = Call {
+            upstream,
+            context: &context,
+            bridge: bridge.clone(),
+            person: person.clone(),
+            work: &work,
+            patience,
+            waits: !is_first || work.has_lost_it(),
+        };
+        match call.start(request.clone()).await {
             Called::Task(handle) => Ok(handle),
             Called::Ended(outcome) => {
                 ended = Some(outcome);
@@ -95,56 +108,102 @@ async fn make(
     let task: Result<String, StepError> = context.step(TASK, made).await;
     match ended {
         Some(outcome) => outcome.map(Typed::typed),
-        None => follow(upstream, &context, bridge, &task?).await.map(Typed::typed),
+        None => follow(upstream, &context, bridge, &work, &task?).await.map(Typed::typed),
     }
 }
 
-async fn start(
-    upstream: &Upstream,
-    context: &TaskContext,
+/// A call that is to be made.
+struct Call<'c> {
+    upstream: &'c Upstream,
+    context: &'c TaskContext,
     bridge: Arc<Bridge>,
     person: Arc<str>,
-    request: CallToolRequestParams,
+    work: &'c Arc<Work>,
+    /// How long an upstream is waited for that is away.
     patience: Duration,
-) -> Called {
-    let until = clock::now() + patience;
-    loop {
-        let reached = tokio::select! {
-            reached = upstream.reach() => reached,
-            () = context.cancelled() => return Called::Ended(Err(context.cancel_error())),
-        };
-        match reached {
-            Ok(_) => break,
-            // Also, what an upstream says of why it does not let the gateway in is not for callers.
-            Err(refusal) if clock::now() >= until => return Called::Ended(Err(refusal)),
-            Err(_) => {}
+    /// Whether it is waited for the owner's next request where the upstream does not let the call in. Else the caller is there,
+    /// and is told.
+    waits: bool,
+}
+
+impl Call<'_> {
+    async fn start(&self, request: CallToolRequestParams) -> Called {
+        let Self { upstream, context, work, .. } = self;
+        let until = clock::now() + self.patience;
+        let mut waits = Waits::default();
+        loop {
+            let tried = work.authorization();
+            let reached = tokio::select! {
+                reached = upstream.reach() => reached,
+                () = context.cancelled() => return Called::Ended(Err(context.cancel_error())),
+            };
+            let called = match reached {
+                Ok(()) => self.make(request.clone()).await,
+                Err(Unreached::NotLetIn) => Err(NotLetIn),
+                // Also, what an upstream says of why it does not let the gateway in is not for callers.
+                Err(Unreached::Away) if clock::now() >= until => {
+                    return Called::Ended(Err(unreachable_upstream()));
+                }
+                Err(Unreached::Away) => continue,
+            };
+            match called {
+                Ok(called) => return called,
+                Err(NotLetIn) if !self.waits => {
+                    let brought = tried.unwrap_or_else(Authorization::none);
+                    return Called::Ended(Err(refused_caller(&brought)));
+                }
+                Err(NotLetIn) => match waits.next(upstream, context, work, tried.as_ref()).await {
+                    Next::Again => {}
+                    Next::Cancelled => return Called::Ended(Err(context.cancel_error())),
+                    Next::GivenUp(refusal) => return Called::Ended(Err(refusal)),
+                },
+            }
         }
     }
-    // A key that is the same on every attempt, for upstreams that know what to do with it.
-    let options = CallOptions::default()
-        .with_idempotency_key(context.step_id(TASK))
-        .with_handler(bridge)
-        .on_behalf_of(person);
-    let mut call = pin!(upstream.client().start_tool_with(request, options));
-    let started = tokio::select! {
-        // What has come already counts.
-        biased;
-        started = &mut call => Some(started),
-        () = context.cancelled() => match upstream.client().offers_tasks().await {
-            true => tokio::time::timeout(HEARING, call).await.ok(),
-            false => None,
-        },
-    };
-    // Dropped, the call is cancelled at the upstream.
-    let Some(started) = started else { return Called::Ended(Err(context.cancel_error())) };
-    match started {
-        Ok(Started::Ready(result)) => Called::Ended(Ok(result)),
-        Ok(Started::Task(handle)) => Called::Task(handle.to_json()),
-        Err(error) => match error.handle() {
-            Some(handle) => Called::Task(handle.to_json()),
-            None => Called::Ended(Err(error.answer().cloned().unwrap_or_else(|| refusal(error.kind())))),
-        },
+
+    /// Makes the call.
+    ///
+    /// # Errors
+    /// When the upstream, which gets its callers' own tokens, does not let it in, and so has not looked at it.
+    async fn make(&self, request: CallToolRequestParams) -> Result<Called, NotLetIn> {
+        let Self { upstream, context, .. } = self;
+        // A key that is the same on every attempt, for upstreams that know what to do with it.
+        let mut options = CallOptions::default()
+            .with_idempotency_key(context.step_id(TASK))
+            .with_handler(self.bridge.clone())
+            .on_behalf_of(self.person.clone());
+        if upstream.forwards() {
+            options = options.with_authorization(self.work.source());
+        }
+        let mut call = pin!(upstream.client().start_tool_with(request, options));
+        let started = tokio::select! {
+            // What has come already counts.
+            biased;
+            started = &mut call => Some(started),
+            () = context.cancelled() => match upstream.client().offers_tasks().await {
+                true => tokio::time::timeout(HEARING, call).await.ok(),
+                false => None,
+            },
+        };
+        // Dropped, the call is cancelled at the upstream.
+        let Some(started) = started else { return Ok(Called::Ended(Err(context.cancel_error()))) };
+        Ok(match started {
+            Ok(Started::Ready(result)) => Called::Ended(Ok(result)),
+            Ok(Started::Task(handle)) => Called::Task(handle.to_json()),
+            Err(error) => match error.handle() {
+                Some(handle) => Called::Task(handle.to_json()),
+                None if upstream.forwards() && is_not_let_in(&error) => return Err(NotLetIn),
+                None => Called::Ended(Err(error.answer().cloned().unwrap_or_else(|| refusal(error.kind())))),
+            },
+        })
     }
+}
+
+/// An upstream that gets its callers' own tokens does not accept this one.
+struct NotLetIn;
+
+fn is_not_let_in(error: &CallError) -> bool {
+    matches!(error.kind(), CallErrorKind::Unauthorized(_))
 }
 
 /// Follows a task of the upstream to its end.
@@ -152,31 +211,63 @@ async fn follow(
     upstream: &Upstream,
     context: &TaskContext,
     bridge: Arc<Bridge>,
+    work: &Arc<Work>,
     saved: &str,
 ) -> Result<CallToolResult, ErrorData> {
     let saved =
         SavedTask::from_json(saved).map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
     let handle = upstream.client().resume(saved).await.map_err(|error| refusal(error.kind()))?;
-    let handle = handle.with_handler(Arc::new(bridge.of_task()));
+    let mut handle = handle.with_handler(Arc::new(bridge.of_task()));
+    if upstream.forwards() {
+        handle = handle.with_authorization(work.source());
+    }
+    let mut waits = Waits::default();
+    loop {
+        let tried = work.authorization();
+        let wait = wait(&handle, context);
+        tokio::pin!(wait);
+        let result = tokio::select! {
+            result = &mut wait => result,
+            () = context.cancelled() => {
+                cancel(&handle).await;
+                // The upstream decides how a task ends that was asked to (S22).
+                return outcome(wait.await, context);
+            }
+        };
+        match &result {
+            Err(error) if upstream.forwards() && is_not_let_in(error) => {
+                match waits.next(upstream, context, work, tried.as_ref()).await {
+                    Next::Again => continue,
+                    Next::Cancelled => {
+                        // The request that asks for the end has brought a token, if any has.
+                        cancel(&handle).await;
+                        return outcome(self::wait(&handle, context).await, context);
+                    }
+                    Next::GivenUp(refusal) => {
+                        cancel(&handle).await;
+                        return Err(refusal);
+                    }
+                }
+            }
+            // The gateway gives it up, and nobody else knows of it.
+            Err(_) if !handle.is_final() => cancel(&handle).await,
+            _ => {}
+        }
+        return outcome(result, context);
+    }
+}
+
+/// Waits for the end of a task of the upstream, and says what it says of itself.
+fn wait(
+    handle: &TaskHandle,
+    context: &TaskContext,
+) -> impl Future<Output = Result<CallToolResult, CallError>> {
     let said = context.clone();
-    let wait = handle.wait_with(None, move |task| {
+    handle.wait_with(None, move |task| {
         if let Some(message) = &task.message {
             said.status(message);
         }
-    });
-    tokio::pin!(wait);
-    tokio::select! {
-        result = &mut wait => {
-            if result.is_err() && !handle.is_final() {
-                // The gateway gives it up, and nobody else knows of it.
-                cancel(&handle).await;
-            }
-            return outcome(result, context);
-        }
-        () = context.cancelled() => cancel(&handle).await,
-    }
-    // The upstream decides how a task ends that was asked to (S22).
-    outcome(wait.await, context)
+    })
 }
 
 async fn cancel(handle: &TaskHandle) {
@@ -190,7 +281,9 @@ fn outcome(
     context: &TaskContext,
 ) -> Result<CallToolResult, ErrorData> {
     result.map_err(|error| match error.kind() {
-        CallErrorKind::Cancelled(_) if context.is_cancelled() => context.cancel_error(),
+        CallErrorKind::Cancelled(_) | CallErrorKind::Unauthorized(_) if context.is_cancelled() => {
+            context.cancel_error()
+        }
         kind => refusal(kind),
     })
 }
@@ -208,10 +301,7 @@ fn refusal(kind: &CallErrorKind) -> ErrorData {
             tracing::warn!(
                 "an upstream does not let the gateway in; its token or headers are not what it wants"
             );
-            ErrorData::internal_error(
-                "the server behind this gateway does not let the gateway in; whoever runs the gateway can mend that",
-                None,
-            )
+            not_let_in()
         }
         CallErrorKind::OutcomeUnknown(why) => {
             tracing::warn!(why, "an upstream was lost in the middle of a call");

@@ -9,6 +9,7 @@ use std::{
 };
 
 use outlast::WeakTaskServer;
+use outlast_client::is_unauthorized;
 use rmcp::{
     model::{ServerNotification, SubscriptionFilter},
     service::{ServiceError, Subscription, SubscriptionContext},
@@ -19,6 +20,7 @@ use tokio::{
 };
 
 use crate::{
+    caller::Caller,
     gateway::Inner,
     upstream::{ANSWER_PATIENCE, Upstream},
     watched::{Watch, is_modern},
@@ -74,13 +76,13 @@ impl Changes {
 }
 
 /// Serves one subscription until it ends.
-pub(crate) async fn serve(gateway: &Arc<Inner>, context: &SubscriptionContext) {
-    let changes = follow(gateway);
+pub(crate) async fn serve(gateway: &Arc<Inner>, caller: &Caller, context: &SubscriptionContext) {
+    let changes = follow(gateway, caller);
     let uris = context.accepted().resource_subscriptions.clone().unwrap_or_default();
     tokio::select! {
         () = context.cancelled() => {}
         () = pass_on(changes, context) => {}
-        () = watch(gateway, &uris) => {}
+        () = watch(reached_by(gateway, caller), &uris) => {}
     }
 }
 
@@ -111,16 +113,15 @@ async fn pass_on(mut changes: Followed, context: &SubscriptionContext) {
 }
 
 /// Has the upstreams tell of these resources, for as long as it is polled.
-async fn watch(gateway: &Arc<Inner>, uris: &[String]) {
-    let upstreams = 0..gateway.upstreams.len();
-    let mut left: Vec<_> = upstreams.flat_map(|n| uris.iter().map(move |uri| (n, uri))).collect();
+async fn watch(upstreams: Vec<Arc<Upstream>>, uris: &[String]) {
+    let mut left: Vec<_> = upstreams.iter().flat_map(|one| uris.iter().map(move |uri| (one, uri))).collect();
     let mut watches = Vec::new();
     while !left.is_empty() {
         let mut away = Vec::new();
-        for (n, uri) in left {
-            match Watch::new(gateway, n, uri).await {
+        for (upstream, uri) in left {
+            match Watch::new(upstream, uri).await {
                 Ok(watch) => watches.push(watch),
-                Err(_) if gateway.upstreams[n].is_left_alone() => away.push((n, uri)),
+                Err(_) if upstream.is_left_alone() => away.push((upstream, uri)),
                 // Another one may have it.
                 Err(error) => tracing::debug!(?error, "an upstream does not tell of a resource"),
             }
@@ -147,14 +148,20 @@ impl Followed {
 }
 
 /// Follows the changes of all upstreams from now on.
-pub(crate) fn follow(gateway: &Arc<Inner>) -> Followed {
+pub(crate) fn follow(gateway: &Arc<Inner>, caller: &Caller) -> Followed {
     let (sender, changes) = mpsc::channel(WAITING);
     let mut upstreams = JoinSet::new();
-    for upstream in &gateway.upstreams {
+    let reached = reached_by(gateway, caller);
+    for upstream in &reached {
         upstreams.spawn(hear(upstream.changes().0.subscribe(), sender.clone()));
     }
-    let ears = (0..gateway.upstreams.len()).map(|n| ear(gateway, n)).collect();
+    let ears = reached.into_iter().map(|upstream| ear(gateway, upstream)).collect();
     Followed { changes, _upstreams: upstreams, _ears: ears }
+}
+
+/// The upstreams as this caller reaches them, without those that it does not.
+fn reached_by(gateway: &Arc<Inner>, caller: &Caller) -> Vec<Arc<Upstream>> {
+    gateway.upstreams.iter().filter_map(|upstream| upstream.for_caller(caller).ok()).collect()
 }
 
 async fn hear(mut told: broadcast::Receiver<Change>, sender: mpsc::Sender<Change>) {
@@ -171,13 +178,13 @@ async fn hear(mut told: broadcast::Receiver<Change>, sender: mpsc::Sender<Change
     }
 }
 
-fn ear(gateway: &Arc<Inner>, n: usize) -> Arc<JoinSet<()>> {
-    let mut ear = gateway.upstreams[n].ear().0.lock().unwrap_or_else(PoisonError::into_inner);
+fn ear(gateway: &Arc<Inner>, upstream: Arc<Upstream>) -> Arc<JoinSet<()>> {
+    let mut ear = upstream.ear().0.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(there) = ear.upgrade() {
         return there;
     }
     let mut task = JoinSet::new();
-    task.spawn(listen(gateway.clone(), n));
+    task.spawn(listen(gateway.clone(), upstream.clone()));
     let task = Arc::new(task);
     *ear = Arc::downgrade(&task);
     task
@@ -185,23 +192,33 @@ fn ear(gateway: &Arc<Inner>, n: usize) -> Arc<JoinSet<()>> {
 
 /// Has an upstream tell of changes of its lists, where it has to be asked for that, and of resources again that it has
 /// forgotten with its connection.
-async fn listen(gateway: Arc<Inner>, n: usize) {
-    let upstream = &gateway.upstreams[n];
+async fn listen(gateway: Arc<Inner>, upstream: Arc<Upstream>) {
     let mut subscription = None;
     let mut has_none = false;
+    // Until the owner whose way this is sends another, it is of no use to ask again.
+    let mut refused = None;
     loop {
         let server = gateway.server.get().and_then(WeakTaskServer::upgrade);
         if server.is_none_or(|server| server.is_shutting_down()) {
             return;
         }
-        if subscription.is_none() && !has_none {
-            match subscribe(upstream).await {
+        let newest = upstream.newest();
+        let is_refused = refused.is_some() && refused == newest;
+        if subscription.is_none() && !has_none && !is_refused {
+            match subscribe(&upstream).await {
                 Ok(subscribed) => subscription = subscribed,
                 Err(ServiceError::McpError(_)) => has_none = true,
-                Err(error) => tracing::debug!(%error, "an upstream could not be subscribed to"),
+                Err(error) => {
+                    if is_unauthorized(&error) {
+                        refused = newest;
+                    }
+                    tracing::debug!(%error, "an upstream could not be subscribed to");
+                }
             }
         }
-        upstream.renew_watches().await;
+        if !is_refused {
+            upstream.renew_watches().await;
+        }
         let pause = tokio::time::sleep(AGAIN);
         tokio::pin!(pause);
         loop {

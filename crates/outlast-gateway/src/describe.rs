@@ -26,6 +26,22 @@ pub(crate) fn capabilities<'c>(theirs: impl Iterator<Item = &'c ServerCapabiliti
     all
 }
 
+/// What an upstream may be able to do of which nothing is known yet.
+#[allow(deprecated, reason = "what the SDK deprecates is passed on for as long as it exists")]
+pub(crate) fn anything() -> ServerCapabilities {
+    let mut all = ServerCapabilities::builder()
+        .enable_tools()
+        .enable_prompts()
+        .enable_resources()
+        .enable_completions()
+        .enable_logging()
+        .build();
+    if let Some(resources) = &mut all.resources {
+        resources.subscribe = Some(true);
+    }
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

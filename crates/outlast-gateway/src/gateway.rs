@@ -6,24 +6,31 @@ use std::{
 };
 
 use outlast::{
-    BuildError, Config, Decision, Recovery, Start, Store, TaskServer, TaskTool, WeakTaskServer, default_owner,
+    BuildError, Config, Decision, Owner, Recovery, Start, Store, TaskServer, TaskTool, WeakTaskServer,
+    default_owner,
 };
-use rmcp::model::{JsonObject, ServerConfig};
+use rmcp::model::{Extensions, JsonObject, ServerCapabilities, ServerConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     asking::OpenForms,
+    caller::Caller,
     describe, hold, names,
     remembered::Remembered,
     repeats,
     sessions::Sessions,
     upstream::{Upstream, When},
+    works::{Ticket, Work, Works},
 };
 
 /// How long a call may take by default before it becomes a task.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How long a call is held open that is to be held until its end: longer than any connection.
 const UNTIL_ITS_END: Duration = Duration::from_secs(30 * 86_400);
+/// How often it is looked for ways to upstreams that nobody uses any more.
+const LOOK: Duration = Duration::from_secs(60);
+/// How long an upstream may take to say what it is to a caller who asks the gateway for that.
+const INTRODUCTION: Duration = Duration::from_secs(5);
 
 /// What a gateway does beyond passing on.
 #[derive(Debug, Clone)]
@@ -50,7 +57,7 @@ pub struct Gateway {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    pub(crate) upstreams: Vec<Upstream>,
+    pub(crate) upstreams: Vec<Arc<Upstream>>,
     pub(crate) options: GatewayOptions,
     /// How long work that is under way has for its end when the gateway ends.
     pub(crate) drain: Duration,
@@ -66,6 +73,8 @@ pub(crate) struct Inner {
     pub(crate) listeners: hold::Listeners,
     /// The callers who have a session, and hear of changes there.
     pub(crate) sessions: Sessions,
+    /// What callers let work in by, for upstreams that get it.
+    pub(crate) works: Works,
 }
 
 impl Gateway {
@@ -87,6 +96,11 @@ impl Gateway {
         if let Some(why) = names::misnamed(&names) {
             return Err(BuildError::Config(why));
         }
+        if let Some(why) = upstreams.iter().find_map(Upstream::misfit) {
+            return Err(BuildError::Config(why));
+        }
+        let upstreams: Vec<_> = upstreams.into_iter().map(Arc::new).collect();
+        let forwards = upstreams.iter().any(|upstream| upstream.forwards());
         let away = introduce(&upstreams).await;
         let repeats = repeats(&upstreams, options.start);
         let mut builder_tools = Vec::new();
@@ -110,6 +124,7 @@ impl Gateway {
             forms: OpenForms::default(),
             listeners: hold::Listeners::default(),
             sessions: Sessions::default(),
+            works: Works::default(),
             options: options.clone(),
         };
         let gateway = Self { inner: Arc::new(inner) };
@@ -126,14 +141,26 @@ impl Gateway {
             )
             .unlisted_tools()
             .default_tool(usual(options.start, options.hold));
+        if forwards {
+            let (carries, hears) = (gateway.clone(), gateway.clone());
+            builder = builder
+                .carry(
+                    move |extensions| carries.ticket(extensions),
+                    |ticket: Ticket, seen| drop(seen.insert(ticket)),
+                )
+                .on_task_request(move |extensions, task| hears.heard_about(extensions, task));
+        }
         for (name, tool) in builder_tools {
             builder = builder.tool(name, tool);
         }
         let server = builder.build().await?;
         let _ = gateway.inner.server.set(server.downgrade());
-        if !away.is_empty() {
+        if !away.is_empty() || (forwards && gateway.inner.upstreams.len() > 1) {
             // What the others have.
             server.relist().await;
+        }
+        if forwards {
+            tokio::spawn(close_idle(Arc::downgrade(&gateway.inner)));
         }
         for n in away {
             tokio::spawn(await_upstream(Arc::downgrade(&gateway.inner), n));
@@ -144,13 +171,28 @@ impl Gateway {
     /// Ends the connections to the upstreams, and the processes that upstreams are. For when the server has been shut down; a
     /// call that comes later connects again.
     pub async fn close(&self) {
-        futures::future::join_all(self.inner.upstreams.iter().map(Upstream::close)).await;
+        futures::future::join_all(self.inner.upstreams.iter().map(|upstream| upstream.close())).await;
     }
 
-    /// What the gateway says of itself now: what those of its upstreams can that were ever reached.
-    pub(crate) fn describe(&self) -> ServerConfig {
-        let declared: Vec<_> = self.inner.upstreams.iter().filter_map(Upstream::declared).collect();
-        let mut capabilities = describe::capabilities(declared.iter().map(|declared| &declared.capabilities));
+    /// What the gateway says of itself now: what those of its upstreams can that were ever reached. Those that get their callers'
+    /// own tokens are known as the caller knows them, where it is said who asks.
+    pub(crate) fn describe(&self, caller: Option<&Caller>) -> ServerConfig {
+        let mut declared = Vec::new();
+        let mut unknown = None;
+        for upstream in &self.inner.upstreams {
+            let known = match (upstream.forwards(), caller) {
+                (false, _) => upstream.declared(),
+                (true, Some(caller)) => upstream.for_caller(caller).ok().and_then(|lane| lane.declared()),
+                (true, None) => None,
+            };
+            if known.is_none() && upstream.forwards() {
+                unknown = Some(describe::anything());
+            }
+            declared.extend(known);
+        }
+        let theirs: Vec<&ServerCapabilities> =
+            declared.iter().map(|declared| &declared.capabilities).collect();
+        let mut capabilities = describe::capabilities(theirs.into_iter().chain(&unknown));
         if let Some(repeats) = &self.inner.repeats {
             let extensions = capabilities.extensions.get_or_insert_default();
             extensions.insert("outlast/idempotency".to_owned(), repeats.clone());
@@ -171,11 +213,70 @@ impl Gateway {
     }
 
     /// The upstream of a tool or prompt, and its name there.
-    pub(crate) fn named<'n>(&self, name: &'n str) -> Option<(&Upstream, &'n str)> {
+    pub(crate) fn named<'n>(&self, name: &'n str) -> Option<(&Arc<Upstream>, &'n str)> {
         self.inner
             .upstreams
             .iter()
             .find_map(|upstream| Some((upstream, names::inside(upstream.name(), name)?)))
+    }
+}
+
+impl Gateway {
+    /// Who makes a request. Its `Authorization` is known from then on where it is needed.
+    pub(crate) fn caller(&self, extensions: &Extensions) -> Caller {
+        let caller = Caller::of(extensions);
+        self.heard(&caller, None);
+        caller
+    }
+
+    /// Reaches the upstreams that get their callers' own tokens, so that this caller can be told what they are.
+    pub(crate) async fn introduce_to(&self, caller: &Caller) {
+        let reached =
+            self.inner.upstreams.iter().filter(|upstream| upstream.forwards()).map(async |upstream| {
+                if let Ok(lane) = upstream.for_caller(caller) {
+                    // One that is not reached is described by what it may be able to do.
+                    let _ = tokio::time::timeout(INTRODUCTION, lane.peer()).await;
+                }
+            });
+        futures::future::join_all(reached).await;
+    }
+
+    /// The work of a task begins, or goes on after a restart.
+    pub(crate) fn begin(&self, owner: &Owner, mark: String, ticket: Option<&Ticket>) -> Arc<Work> {
+        self.inner.works.begin(owner, mark, ticket)
+    }
+
+    /// What is stored of a call in the place of its `Authorization`.
+    fn ticket(&self, extensions: &Extensions) -> Option<Ticket> {
+        // A call that is held comes by twice.
+        if let Some(ticket) = extensions.get::<Ticket>() {
+            return Some(ticket.clone());
+        }
+        self.inner.works.ticket(self.caller(extensions).authorization?)
+    }
+
+    fn heard_about(&self, extensions: &Extensions, task: &str) {
+        // What is asked again and again for a caller who waits brings nothing new, and may be older than what others brought.
+        if extensions.get::<hold::Again>().is_none() {
+            self.heard(&Caller::of(extensions), Some(task));
+        }
+    }
+
+    fn heard(&self, caller: &Caller, about: Option<&str>) {
+        let Some(authorization) = &caller.authorization else { return };
+        if self.inner.upstreams.iter().any(|upstream| upstream.forwards()) {
+            self.inner.upstreams.iter().for_each(|upstream| upstream.heard(caller));
+            self.inner.works.heard(&caller.owner, about, authorization);
+        }
+    }
+}
+
+/// Closes the ways of owners that nobody has used for a while.
+async fn close_idle(gateway: Weak<Inner>) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let Some(inner) = gateway.upgrade() else { return };
+        futures::future::join_all(inner.upstreams.iter().map(|upstream| upstream.close_idle())).await;
     }
 }
 
@@ -202,7 +303,7 @@ async fn await_upstream(gateway: Weak<Inner>, n: usize) {
 
 /// For which tools a repeated call is recognised by its key, as a client is told: for those whose calls are kept from their
 /// start. The server cannot know, since when a call becomes a task depends on who makes it.
-fn repeats(upstreams: &[Upstream], start: When) -> Option<JsonObject> {
+fn repeats(upstreams: &[Arc<Upstream>], start: When) -> Option<JsonObject> {
     let settled = || {
         upstreams.iter().flat_map(|upstream| {
             let name = |tool: &str| names::outside(upstream.name(), tool);
@@ -234,9 +335,10 @@ fn usual(start: When, hold: Duration) -> TaskTool {
     })
 }
 
-/// Reaches the upstreams, and gives those that cannot be.
-async fn introduce(upstreams: &[Upstream]) -> Vec<usize> {
-    let there = futures::future::join_all(upstreams.iter().map(Upstream::is_there)).await;
+/// Reaches the upstreams, and gives those that cannot be. One that gets its callers' own tokens is for callers to reach.
+async fn introduce(upstreams: &[Arc<Upstream>]) -> Vec<usize> {
+    let is_there = async |upstream: &Arc<Upstream>| upstream.forwards() || upstream.is_there().await;
+    let there = futures::future::join_all(upstreams.iter().map(is_there)).await;
     let away: Vec<usize> = (0..upstreams.len()).filter(|n| !there[*n]).collect();
     for n in &away {
         tracing::warn!(upstream = upstreams[*n].name(), "an upstream cannot be reached yet");

@@ -75,7 +75,7 @@ async fn hold(
         .and_then(WeakTaskServer::upgrade)
         .ok_or_else(|| ErrorData::internal_error("the gateway is starting or ending; try again", None))?;
     let until = clock::now() + gateway.hold(&request.name);
-    let names = OwnNames::of(gateway).await;
+    let names = OwnNames::of(gateway, &gateway.caller(&context.extensions)).await;
     let is_modern = is_modern(&context);
     let mut context = declaring(context);
     let logs = match is_modern {
@@ -86,7 +86,10 @@ async fn hold(
         // An upstream of 2026-07-28 logs what the request asks for.
         context.meta.set_log_level(level);
     }
-    let held = Held { gateway, server, context, until, names, is_modern };
+    let mut again = context.clone();
+    again.extensions.insert(Again);
+    let (context, first) = (again, Mutex::new(Some(context)));
+    let held = Held { gateway, server, context, first, until, names, is_modern };
     if let Some(answer) = held.own_tool(&request).await {
         return answer;
     }
@@ -131,6 +134,10 @@ fn declaring(mut context: RequestContext<RoleServer>) -> RequestContext<RoleServ
 /// Marks a call that the gateway makes for a caller who waits, so that it becomes a task whatever is settled for callers.
 #[derive(Debug, Clone, Copy)]
 struct ComesBack;
+
+/// Marks what the gateway asks about work for a caller who waits, once it has asked for the first time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Again;
 
 /// Whether a call is one that the gateway makes for a caller who waits.
 pub(crate) fn comes_back(context: &RequestContext<RoleServer>) -> bool {
@@ -186,6 +193,8 @@ pub(crate) struct Held<'g> {
     gateway: &'g Gateway,
     pub(crate) server: TaskServer<Gateway>,
     pub(crate) context: RequestContext<RoleServer>,
+    /// For the first look at the work, which counts as a request of the caller about it.
+    first: Mutex<Option<RequestContext<RoleServer>>>,
     /// Until when the call is held.
     until: Instant,
     pub(crate) names: OwnNames,
@@ -238,7 +247,9 @@ impl Held<'_> {
     /// The state of the work, as often as that may be asked for.
     pub(crate) async fn look(&self, id: &str) -> Result<DetailedTask, ErrorData> {
         loop {
-            match self.server.get_task(GetTaskParams::new(id), self.context.clone()).await {
+            let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let context = first.unwrap_or_else(|| self.context.clone());
+            match self.server.get_task(GetTaskParams::new(id), context).await {
                 Ok(result) => return Ok(result.task),
                 // Several calls may wait for the same work.
                 Err(error) => match error.data.as_ref().and_then(|data| data["retryAfterMs"].as_u64()) {

@@ -12,15 +12,19 @@
 
 #![deny(missing_docs)]
 
+mod asked;
 mod asking;
+mod authorized;
 mod backoff;
 mod bridge;
 mod call;
+mod caller;
 mod changes;
 mod clock;
 mod describe;
 mod gateway;
 mod hold;
+mod lanes;
 mod names;
 mod outbox;
 mod own_tools;
@@ -31,6 +35,7 @@ mod results;
 mod sessions;
 mod upstream;
 mod watched;
+mod works;
 
 pub use gateway::{Gateway, GatewayOptions};
 pub use upstream::{Introduction, ToolPolicy, Upstream, When};

@@ -12,7 +12,7 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 
-use crate::{gateway::Gateway, hold::Held};
+use crate::{caller::Caller, gateway::Gateway, hold::Held};
 
 const STATUS: &str = "task_status";
 const RESULT: &str = "task_result";
@@ -20,8 +20,8 @@ const ANSWER: &str = "task_answer";
 const CANCEL: &str = "task_cancel";
 
 /// The tools by which work is asked for that goes on after its call was answered.
-pub(crate) async fn tools(gateway: &Gateway) -> Vec<Tool> {
-    let names = OwnNames::of(gateway).await;
+pub(crate) async fn tools(gateway: &Gateway, caller: &Caller) -> Vec<Tool> {
+    let names = OwnNames::of(gateway, caller).await;
     let id = json!({ "type": "string", "description": "The id that the answer to the call named" });
     let schema = |more: Value| {
         let mut properties = json!({ "task": id });
@@ -67,11 +67,12 @@ pub(crate) struct OwnNames {
 
 impl OwnNames {
     /// An upstream's own tools keep their names; where it has one that is called like the gateway's, those are called otherwise.
-    pub(crate) async fn of(gateway: &Gateway) -> Self {
+    pub(crate) async fn of(gateway: &Gateway, caller: &Caller) -> Self {
         let mut prefix = String::new();
         // Of several upstreams the tools carry names, which no tool of the gateway begins with.
         if let [upstream] = &*gateway.inner.upstreams
             && upstream.name().is_none()
+            && let Ok(upstream) = upstream.for_caller(caller)
         {
             let mut names = [STATUS, RESULT, ANSWER, CANCEL].iter();
             while let Some(name) = names.next() {

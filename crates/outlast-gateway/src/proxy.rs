@@ -8,11 +8,12 @@
 
 use std::{borrow::Cow, time::Duration};
 
-use outlast::TaskContext;
+use outlast::{Owner, TaskContext};
+use outlast_client::is_unauthorized;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CancelTaskParams, CancelledNotificationParam, ClientRequest,
+        CallToolRequestParams, CallToolResponse, CancelTaskParams, CancelledNotificationParam,
         CompleteRequestParams, CompleteResult, CustomNotification, CustomRequest, CustomResult,
         DiscoverResult, ErrorCode, GetPromptRequestParams, GetPromptResponse, GetSkillRequestParams,
         GetSkillResult, GetTaskParams, GetTaskResult, InitializeRequestParams, InitializeResult,
@@ -28,11 +29,13 @@ use rmcp::{
 
 use crate::{
     bridge::Bridge,
-    call, changes,
+    call,
+    caller::Caller,
+    changes,
     gateway::{Gateway, Person},
     hold, names, own_tools,
     results::Typed,
-    upstream::{ANSWER_PATIENCE, LIST_PATIENCE, unreachable_upstream},
+    upstream::{ANSWER_PATIENCE, LIST_PATIENCE, not_let_in, unreachable_upstream},
     watched,
 };
 
@@ -62,6 +65,7 @@ fn passed_on(context: &RequestContext<RoleServer>) -> Option<RequestMetaObject> 
 macro_rules! page {
     ($gateway:expr, $request:expr, $context:expr, $list:ident, $items:ident, |$upstream:ident, $item:ident| $each:expr) => {{
         let upstreams = &$gateway.inner.upstreams;
+        let caller = $gateway.caller(&$context.extensions);
         let cursor = $request.as_ref().and_then(|request| request.cursor.as_deref());
         let stranger = || ErrorData::invalid_params("the cursor is none that this server gave", None);
         let (first, mut theirs) = names::read_cursor(cursor).ok_or_else(stranger)?;
@@ -73,14 +77,22 @@ macro_rules! page {
             let goes_on = theirs.is_some();
             let mut params = PaginatedRequestParams::default().with_cursor(theirs.take());
             params.meta = passed_on($context);
-            let page = match $upstream.peer().await {
-                Ok(peer) => bounded(LIST_PATIENCE, peer.$list(Some(params))).await,
+            let lane = $upstream.for_caller(&caller);
+            let asked = match &lane {
+                Ok(lane) => lane.ask(&caller).await,
+                Err(error) => Err(error.clone()),
+            };
+            let page = match asked {
+                Ok(asked) => bounded(LIST_PATIENCE, asked.$list(Some(params))).await,
                 // Half a list would be taken for all that there is when the names in the settings are checked.
                 Err(error) if $gateway.inner.server.get().is_none() => return Err(error),
                 Err(error) => Err(error),
             };
             match page {
                 Ok(mut page) => {
+                    // What is learnt of it is this caller's.
+                    #[allow(unused_variables, reason = "of some lists nothing is learnt")]
+                    let $upstream = lane.as_ref().unwrap_or($upstream);
                     for $item in &mut page.$items {
                         $each
                     }
@@ -93,6 +105,8 @@ macro_rules! page {
                     break;
                 }
                 Err(error) if upstreams.len() == 1 => return Err(error),
+                // The gateway's own list, of what its callers alone are shown.
+                Err(_) if $upstream.forwards() && !caller.is_remote => {}
                 // It is there, and did not give this cursor.
                 Err(error) if goes_on && error.code == ErrorCode::INVALID_PARAMS => return Err(error),
                 Err(error) => tracing::warn!(?error, upstream = $upstream.name(), "a list was passed over"),
@@ -104,10 +118,15 @@ macro_rules! page {
 
 /// Asks each upstream in turn for what only one of them has; the last refusal is the answer where none has it.
 macro_rules! first {
-    ($gateway:expr, $peer:ident => $ask:expr) => {{
+    ($gateway:expr, $context:expr, $peer:ident => $ask:expr) => {{
         let mut refusal = unreachable_upstream();
+        let caller = $gateway.caller(&$context.extensions);
         for upstream in &$gateway.inner.upstreams {
-            match upstream.peer().await {
+            let asked = match upstream.for_caller(&caller) {
+                Ok(lane) => lane.ask(&caller).await,
+                Err(error) => Err(error),
+            };
+            match asked {
                 Ok($peer) => match bounded(ANSWER_PATIENCE, $ask).await {
                     Ok(answer) => return Ok(answer),
                     Err(error) => refusal = error,
@@ -123,6 +142,12 @@ macro_rules! first {
 fn answered(error: ServiceError) -> ErrorData {
     match error {
         ServiceError::McpError(error) => error,
+        error if is_unauthorized(&error) => {
+            tracing::warn!(
+                "an upstream does not let the gateway in; its token or headers are not what it wants"
+            );
+            not_let_in()
+        }
         other => {
             tracing::warn!(error = %other, "an upstream gave no answer");
             unreachable_upstream()
@@ -136,7 +161,7 @@ fn unknown(what: &str) -> ErrorData {
 
 impl ServerHandler for Gateway {
     fn get_info(&self) -> ServerConfig {
-        self.describe()
+        self.describe(None)
     }
 
     async fn call_tool(
@@ -154,8 +179,11 @@ impl ServerHandler for Gateway {
         let bridge = Bridge::new(task.clone(), &context, listener);
         let person =
             context.extensions.get::<Person>().map_or_else(|| task.step_id(""), |person| person.0.clone());
+        let owner = Owner::new(person.as_str());
+        let work = self.begin(&owner, task.step_id(""), context.extensions.get());
+        let upstream = upstream.for_work(&owner, &work)?;
         let request = call::for_upstream(request, tool, passed_on(&context));
-        call::call(upstream, task, bridge, person.into(), request).await.map(Into::into)
+        call::call(&upstream, task, bridge, person.into(), work, request).await.map(Into::into)
     }
 
     async fn list_tools(
@@ -171,7 +199,7 @@ impl ServerHandler for Gateway {
             // A call that is held for too long is answered with words, which hosts refuse of a tool that promises more.
             tools.iter_mut().for_each(|tool| tool.output_schema = None);
             if next.is_none() {
-                tools.extend(own_tools::tools(self).await);
+                tools.extend(own_tools::tools(self, &Caller::of(&context.extensions)).await);
             }
         }
         let mut result = ListToolsResult::with_all_items(tools);
@@ -181,6 +209,7 @@ impl ServerHandler for Gateway {
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
         let (upstream, tool) = self.named(name)?;
+        // Of one that gets its callers' own tokens none: it is not said who asks.
         upstream.known(tool)
     }
 
@@ -206,7 +235,9 @@ impl ServerHandler for Gateway {
         let (upstream, prompt) = self.named(&name).ok_or_else(|| unknown("prompt"))?;
         request.name = prompt.to_owned();
         request.meta = passed_on(&context);
-        let got = bounded(ANSWER_PATIENCE, upstream.peer().await?.get_prompt_once(request)).await;
+        let caller = self.caller(&context.extensions);
+        let asked = upstream.for_caller(&caller)?.ask(&caller).await?;
+        let got = bounded(ANSWER_PATIENCE, asked.get_prompt_once(request)).await;
         got.map(Typed::typed)
     }
 
@@ -247,7 +278,7 @@ impl ServerHandler for Gateway {
     ) -> Result<ReadResourceResponse, ErrorData> {
         request.meta = passed_on(&context);
         let read: Result<ReadResourceResponse, ErrorData> =
-            async { first!(self, peer => peer.read_resource_once(request.clone())) }.await;
+            async { first!(self, context, peer => peer.read_resource_once(request.clone())) }.await;
         read.map(Typed::typed)
     }
 
@@ -256,7 +287,8 @@ impl ServerHandler for Gateway {
         request: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.inner.sessions.watch(&self.inner, &context.peer, &request.uri).await
+        let caller = self.caller(&context.extensions);
+        self.inner.sessions.watch(&self.inner, &caller, &context.peer, &request.uri).await
     }
 
     async fn unsubscribe(
@@ -264,6 +296,7 @@ impl ServerHandler for Gateway {
         request: UnsubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
+        let _ = self.caller(&context.extensions);
         self.inner.sessions.unwatch(&context.peer, &request.uri);
         Ok(())
     }
@@ -278,11 +311,13 @@ impl ServerHandler for Gateway {
             let name = reference.name.clone();
             let (upstream, prompt) = self.named(&name).ok_or_else(|| unknown("prompt"))?;
             reference.name = prompt.to_owned();
-            let completed = bounded(ANSWER_PATIENCE, upstream.peer().await?.complete(request)).await;
+            let caller = self.caller(&context.extensions);
+            let asked = upstream.for_caller(&caller)?.ask(&caller).await?;
+            let completed = bounded(ANSWER_PATIENCE, asked.complete(request)).await;
             return completed.map(Typed::typed);
         }
         let completed: Result<CompleteResult, ErrorData> =
-            async { first!(self, peer => peer.complete(request.clone())) }.await;
+            async { first!(self, context, peer => peer.complete(request.clone())) }.await;
         completed.map(Typed::typed)
     }
 
@@ -291,12 +326,15 @@ impl ServerHandler for Gateway {
         mut request: SetLevelRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        request.level = self.inner.sessions.set_level(&self.inner, &context.peer, request.level);
+        let caller = self.caller(&context.extensions);
+        let (all, own) = self.inner.sessions.set_level(&self.inner, &caller, &context.peer, request.level);
         for upstream in &self.inner.upstreams {
-            if let Ok(peer) = upstream.peer().await
+            request.level = if upstream.forwards() { own } else { all };
+            if let Ok(lane) = upstream.for_caller(&caller)
+                && let Ok(asked) = lane.ask(&caller).await
                 // There each call says what is to be logged.
-                && !watched::is_modern(&peer)
-                && let Err(error) = bounded(ANSWER_PATIENCE, peer.set_level(request.clone())).await
+                && !watched::is_modern(&asked.peer)
+                && let Err(error) = bounded(ANSWER_PATIENCE, asked.set_level(request.clone())).await
             {
                 tracing::debug!(?error, upstream = upstream.name(), "an upstream takes no log level");
             }
@@ -307,15 +345,18 @@ impl ServerHandler for Gateway {
     async fn on_custom_request(
         &self,
         request: CustomRequest,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
         let mut refusal = unreachable_upstream();
+        let caller = self.caller(&context.extensions);
         for upstream in &self.inner.upstreams {
             let theirs = CustomRequest::new(request.method.clone(), request.params.clone());
-            let answer = match upstream.peer().await {
-                Ok(peer) => {
-                    bounded(ANSWER_PATIENCE, peer.send_request(ClientRequest::CustomRequest(theirs))).await
-                }
+            let asked = match upstream.for_caller(&caller) {
+                Ok(lane) => lane.ask(&caller).await,
+                Err(error) => Err(error),
+            };
+            let answer = match asked {
+                Ok(asked) => bounded(ANSWER_PATIENCE, asked.custom(theirs)).await,
                 Err(error) => Err(error),
             };
             match answer {
@@ -330,25 +371,25 @@ impl ServerHandler for Gateway {
     async fn list_skills(
         &self,
         request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListSkillsResult, ErrorData> {
-        first!(self, peer => peer.list_skills(request.clone()))
+        first!(self, context, peer => peer.list_skills(request.clone()))
     }
 
     async fn get_skill(
         &self,
         request: GetSkillRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<GetSkillResult, ErrorData> {
-        first!(self, peer => peer.get_skill(request.clone()))
+        first!(self, context, peer => peer.get_skill(request.clone()))
     }
 
     async fn read_resource_directory(
         &self,
         request: ReadResourceDirectoryRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceDirectoryResult, ErrorData> {
-        first!(self, peer => peer.read_resource_directory(request.clone()))
+        first!(self, context, peer => peer.read_resource_directory(request.clone()))
     }
 
     async fn initialize(
@@ -359,7 +400,9 @@ impl ServerHandler for Gateway {
         if context.peer.peer_info().is_none() {
             context.peer.set_peer_info(request.clone());
         }
-        self.negotiate_initialize(&request)
+        let caller = self.caller(&context.extensions);
+        self.introduce_to(&caller).await;
+        Negotiated(self.describe(Some(&caller))).negotiate_initialize(&request)
     }
 
     fn negotiate_initialize(&self, request: &InitializeRequestParams) -> Result<InitializeResult, ErrorData> {
@@ -367,14 +410,17 @@ impl ServerHandler for Gateway {
     }
 
     async fn discover(&self, context: RequestContext<RoleServer>) -> Result<DiscoverResult, ErrorData> {
-        Negotiated(self.get_info()).discover(context).await
+        let caller = self.caller(&context.extensions);
+        self.introduce_to(&caller).await;
+        Negotiated(self.describe(Some(&caller))).discover(context).await
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
         Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS)
     }
 
-    async fn ping(&self, _context: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+    async fn ping(&self, context: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        let _ = self.caller(&context.extensions);
         Ok(())
     }
 
@@ -388,7 +434,8 @@ impl ServerHandler for Gateway {
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        changes::serve(&self.inner, &context).await;
+        let caller = self.caller(&context.request_context().extensions);
+        changes::serve(&self.inner, &caller, &context).await;
         Ok(())
     }
 
@@ -432,7 +479,8 @@ impl ServerHandler for Gateway {
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
-        self.inner.sessions.add(&self.inner, context.peer);
+        let caller = self.caller(&context.extensions);
+        self.inner.sessions.add(&self.inner, &caller, context.peer);
     }
 
     async fn on_roots_list_changed(&self, _context: NotificationContext<RoleServer>) {}

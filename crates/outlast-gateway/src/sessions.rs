@@ -15,8 +15,11 @@ use rmcp::{
     service::Peer,
 };
 
+use outlast::Owner;
+
 use crate::{
     bridge::Logs,
+    caller::Caller,
     changes::{self, Change},
     gateway::Inner,
     watched::{MAX_WATCHED, Watch},
@@ -30,6 +33,7 @@ const LOOK: Duration = Duration::from_secs(15);
 pub(crate) struct Sessions(Mutex<Vec<Arc<Session>>>);
 
 struct Session {
+    owner: Owner,
     peer: Peer<RoleServer>,
     /// What its client said of itself. The SDK keeps one for each session, by which its requests are known.
     client: Arc<ClientConfig>,
@@ -40,8 +44,8 @@ struct Session {
 
 impl Sessions {
     /// Tells a session of changes from now on, until it ends.
-    pub(crate) fn add(&self, gateway: &Arc<Inner>, peer: Peer<RoleServer>) {
-        drop(self.of(gateway, &peer));
+    pub(crate) fn add(&self, gateway: &Arc<Inner>, caller: &Caller, peer: Peer<RoleServer>) {
+        drop(self.of(gateway, caller, &peer));
     }
 
     /// Tells the session that a request came by of a resource.
@@ -51,10 +55,11 @@ impl Sessions {
     pub(crate) async fn watch(
         &self,
         gateway: &Arc<Inner>,
+        caller: &Caller,
         peer: &Peer<RoleServer>,
         uri: &str,
     ) -> Result<(), ErrorData> {
-        let Some(session) = self.of(gateway, peer) else {
+        let Some(session) = self.of(gateway, caller, peer) else {
             return Err(ErrorData::invalid_request("there is no session in which to tell of changes", None));
         };
         match &*session.watches() {
@@ -70,8 +75,12 @@ impl Sessions {
         let mut watches = Vec::new();
         let mut refusal = None;
         // Which of them has it is not known, and some take every name.
-        for n in 0..gateway.upstreams.len() {
-            match Watch::new(gateway, n, uri).await {
+        for upstream in &gateway.upstreams {
+            let watch = match upstream.for_caller(caller) {
+                Ok(lane) => Watch::new(&lane, uri).await,
+                Err(error) => Err(error),
+            };
+            match watch {
                 Ok(watch) => watches.push(watch),
                 Err(error) => refusal = Some(error),
             }
@@ -92,20 +101,24 @@ impl Sessions {
         }
     }
 
-    /// What the session that a request came by wants to hear of what is logged. Gives the least that any session wants: all
-    /// have the same upstreams.
+    /// What the session that a request came by wants to hear of what is logged. Gives the least that any session wants,
+    /// since all have the same upstreams, and the least that any of the same owner does, for upstreams that each owner has of its own.
     pub(crate) fn set_level(
         &self,
         gateway: &Arc<Inner>,
+        caller: &Caller,
         peer: &Peer<RoleServer>,
         level: LoggingLevel,
-    ) -> LoggingLevel {
-        if let Some(session) = self.of(gateway, peer) {
+    ) -> (LoggingLevel, LoggingLevel) {
+        if let Some(session) = self.of(gateway, caller, peer) {
             *session.level() = Some(level);
         }
         let open = self.open();
-        let levels = open.iter().filter_map(|session| *session.level());
-        levels.min_by_key(|level| *level as u8).unwrap_or(level)
+        let least = |is_meant: &dyn Fn(&Session) -> bool| {
+            let meant = open.iter().filter(|session| is_meant(session));
+            meant.filter_map(|session| *session.level()).min_by_key(|level| *level as u8).unwrap_or(level)
+        };
+        (least(&|_| true), least(&|session| session.owner == caller.owner))
     }
 
     /// What the session that a request came by hears of what is logged.
@@ -119,20 +132,21 @@ impl Sessions {
         self.open().iter().find(|session| Arc::ptr_eq(&session.client, &client)).cloned()
     }
 
-    fn of(&self, gateway: &Arc<Inner>, peer: &Peer<RoleServer>) -> Option<Arc<Session>> {
+    fn of(&self, gateway: &Arc<Inner>, caller: &Caller, peer: &Peer<RoleServer>) -> Option<Arc<Session>> {
         let client = peer.peer_info()?;
         let mut open = self.open();
         if let Some(session) = open.iter().find(|session| Arc::ptr_eq(&session.client, &client)) {
             return Some(session.clone());
         }
         let session = Arc::new(Session {
+            owner: caller.owner.clone(),
             peer: peer.clone(),
             client,
             watches: Mutex::default(),
             level: Mutex::default(),
         });
         open.push(session.clone());
-        tokio::spawn(session.clone().attend(gateway.clone(), changes::follow(gateway)));
+        tokio::spawn(session.clone().attend(gateway.clone(), changes::follow(gateway, caller)));
         Some(session)
     }
 

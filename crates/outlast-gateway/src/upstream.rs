@@ -7,8 +7,10 @@ use std::{
     time::Duration,
 };
 
-use outlast::Recovery;
-use outlast_client::{CallError, CallErrorKind, ClientOptions, Server, TaskClient};
+use outlast::{Owner, Recovery};
+use outlast_client::{
+    Authorization, CallError, CallErrorKind, ClientOptions, Server, TaskClient, is_unauthorized,
+};
 use rmcp::{
     ClientHandler, ErrorData, RoleClient,
     model::{
@@ -21,10 +23,14 @@ use rmcp::{
 use tokio::time::Instant;
 
 use crate::{
+    asked::Asked,
     backoff::Backoff,
+    caller::Caller,
     changes::{Change, Changes, Ear},
     clock,
+    lanes::{Lanes, Newest},
     watched::Watched,
+    works::Work,
 };
 
 /// How long an upstream may take to list its tools when the gateway starts.
@@ -68,6 +74,18 @@ pub struct Upstream {
     watched: Watched,
     /// What it last said of itself, when it was reached.
     declared: Mutex<Option<Arc<ServerPeerInfo>>>,
+    protocol: Option<ProtocolVersion>,
+    way: Way,
+}
+
+/// Who reaches an upstream by this.
+enum Way {
+    /// All callers.
+    Shared,
+    /// Nobody: each owner has a way of its own.
+    Each(Lanes),
+    /// One owner, who sends these.
+    Own(Newest),
 }
 
 /// What an upstream says of itself.
@@ -173,7 +191,22 @@ impl Upstream {
         let (policies, tools) = (BTreeMap::new(), Mutex::default());
         let (backoff, listed) = (Mutex::default(), tokio::sync::Mutex::default());
         let (ear, watched, declared) = (Ear::default(), Watched::default(), Mutex::default());
-        Self { name, policies, server, client, backoff, tools, listed, changes, ear, watched, declared }
+        let (protocol, way) = (None, Way::Shared);
+        Self {
+            name,
+            policies,
+            server,
+            client,
+            backoff,
+            tools,
+            listed,
+            changes,
+            ear,
+            watched,
+            declared,
+            protocol,
+            way,
+        }
     }
 
     /// Settles more for a tool than its annotations say.
@@ -187,8 +220,136 @@ impl Upstream {
     /// well with it. By default it is the newest that both know.
     #[must_use]
     pub fn protocol(mut self, version: ProtocolVersion) -> Self {
-        self.client = client(self.server.clone(), &self.changes, Some(version));
+        self.client = client(self.server.clone(), &self.changes, Some(version.clone()));
+        self.protocol = Some(version);
         self
+    }
+
+    /// Sends each caller's own `Authorization` header to it. Requests of the gateway itself have none, and what one owner was
+    /// told is not shown to another: each has connections, sessions and lists of its own.
+    ///
+    /// For upstreams that accept the very tokens that callers show to the gateway. The specification of MCP forbids to pass on a
+    /// token that is meant for the gateway alone.
+    ///
+    /// Headers are in memory only. After a restart, and when a token has expired meanwhile, work that the upstream lets in no
+    /// more waits for the next request of its owner.
+    #[must_use]
+    pub fn forward_authorization(mut self) -> Self {
+        self.way = Way::Each(Lanes::default());
+        self
+    }
+
+    /// The way to it for one owner.
+    fn lane(&self) -> Self {
+        let newest = Newest::default();
+        let server = self.server.clone().authorization(newest.source());
+        let mut lane = Self::new(self.name.clone(), server);
+        if let Some(version) = &self.protocol {
+            lane = lane.protocol(version.clone());
+        }
+        lane.policies = self.policies.clone();
+        lane.way = Way::Own(newest);
+        lane
+    }
+
+    /// What is wrong with it, if anything.
+    pub(crate) fn misfit(&self) -> Option<String> {
+        let is_wrong = self.forwards() && !self.server.is_http();
+        is_wrong.then(|| {
+            let name = self.name().unwrap_or("the upstream");
+            format!(
+                "{name} is not reached over HTTP, and so cannot be sent its callers' Authorization headers"
+            )
+        })
+    }
+
+    /// Whether it gets its callers' own `Authorization` headers.
+    pub(crate) fn forwards(&self) -> bool {
+        matches!(self.way, Way::Each(_) | Way::Own(_))
+    }
+
+    /// The upstream as this caller reaches it.
+    ///
+    /// # Errors
+    /// When it gets its callers' headers, and this one came in a way that has none; or when there are too many callers.
+    pub(crate) fn for_caller(self: &Arc<Self>, caller: &Caller) -> Result<Arc<Self>, ErrorData> {
+        if self.forwards() && !caller.is_remote {
+            return Err(refused_caller(&Authorization::none()));
+        }
+        let lane = self.for_owner(&caller.owner)?;
+        lane.heard(caller);
+        Ok(lane)
+    }
+
+    /// The upstream as this owner reaches it, whoever asks.
+    ///
+    /// # Errors
+    /// When there are too many owners.
+    pub(crate) fn for_owner(self: &Arc<Self>, owner: &Owner) -> Result<Arc<Self>, ErrorData> {
+        let Way::Each(lanes) = &self.way else { return Ok(self.clone()) };
+        let (lane, let_go) = lanes.of(owner, clock::now(), || self.lane());
+        for upstream in let_go {
+            tokio::spawn(async move { upstream.close().await });
+        }
+        lane.ok_or_else(|| {
+            ErrorData::internal_error(
+                "the server behind this gateway has too many callers now; try again later",
+                None,
+            )
+        })
+    }
+
+    /// The upstream as this work of an owner reaches it.
+    ///
+    /// # Errors
+    /// When there are too many owners.
+    pub(crate) fn for_work(self: &Arc<Self>, owner: &Owner, work: &Work) -> Result<Arc<Self>, ErrorData> {
+        let lane = self.for_owner(owner)?;
+        if let (Way::Own(newest), Some(authorization)) = (&lane.way, work.authorization()) {
+            newest.set_first(&authorization);
+        }
+        Ok(lane)
+    }
+
+    /// A request of this caller came, for whatever upstream.
+    pub(crate) fn heard(&self, caller: &Caller) {
+        let Some(authorization) = &caller.authorization else { return };
+        match &self.way {
+            Way::Shared => {}
+            Way::Own(newest) => newest.set(authorization),
+            Way::Each(lanes) => {
+                if let Some(lane) = lanes.known(&caller.owner) {
+                    lane.heard(caller);
+                }
+            }
+        }
+    }
+
+    /// The newest header of the owner whose way this is.
+    pub(crate) fn newest(&self) -> Option<Authorization> {
+        match &self.way {
+            Way::Own(newest) => newest.get(),
+            Way::Shared | Way::Each(_) => None,
+        }
+    }
+
+    /// Closes the ways to it that nobody has used for a while.
+    pub(crate) async fn close_idle(&self) {
+        if let Way::Each(lanes) = &self.way {
+            let let_go = lanes.let_go(clock::now());
+            futures::future::join_all(let_go.iter().map(|lane| lane.client.close())).await;
+        }
+    }
+
+    /// The way for a request of this caller.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or does not let the caller in.
+    pub(crate) async fn ask(&self, caller: &Caller) -> Result<Asked, ErrorData> {
+        let brings =
+            self.forwards().then(|| caller.authorization.clone().unwrap_or_else(Authorization::none));
+        let peer = self.peer().await?;
+        Ok(Asked { peer, brings })
     }
 
     pub(crate) fn name(&self) -> Option<&str> {
@@ -227,6 +388,9 @@ impl Upstream {
 
     /// Ends the connection, and the process where the upstream is one.
     pub async fn close(&self) {
+        if let Way::Each(lanes) = &self.way {
+            futures::future::join_all(lanes.all().iter().map(|lane| lane.client.close())).await;
+        }
         self.client.close().await;
     }
 
@@ -235,21 +399,38 @@ impl Upstream {
     ///
     /// One that could not be reached is left alone for a while, and longer each time, so that a process which dies as it
     /// starts is not started by every call.
-    pub(crate) async fn reach(&self) -> Result<(), ErrorData> {
+    pub(crate) async fn reach(&self) -> Result<(), Unreached> {
         while let Some(pause) = self.pause() {
             tokio::time::sleep(pause).await;
         }
-        self.peer().await.map(drop)
+        self.tried().await.map(drop)
     }
 
     /// The SDK's handle to the server; an error while it is left alone.
     pub(crate) async fn peer(&self) -> Result<Peer<RoleClient>, ErrorData> {
+        self.tried().await.map_err(|unreached| match unreached {
+            Unreached::Away => unreachable_upstream(),
+            Unreached::NotLetIn => refused_caller(&self.newest().unwrap_or_else(Authorization::none)),
+        })
+    }
+
+    async fn tried(&self) -> Result<Peer<RoleClient>, Unreached> {
         if self.pause().is_some() {
-            return Err(unreachable_upstream());
+            return Err(Unreached::Away);
         }
-        self.connect().await.map_err(|error| {
-            tracing::warn!(%error, upstream = self.name(), "an upstream cannot be reached");
-            unreachable_upstream()
+        if let Way::Each(_) = self.way {
+            // The gateway itself has no token to show.
+            return Err(Unreached::NotLetIn);
+        }
+        self.connect().await.map_err(|error| match error.kind() {
+            CallErrorKind::Unauthorized(_) if self.forwards() => {
+                tracing::debug!(upstream = self.name(), "an upstream does not let a caller in");
+                Unreached::NotLetIn
+            }
+            _ => {
+                tracing::warn!(%error, upstream = self.name(), "an upstream cannot be reached");
+                Unreached::Away
+            }
         })
     }
 
@@ -259,6 +440,8 @@ impl Upstream {
             let mut backoff = self.backoff.lock().unwrap_or_else(PoisonError::into_inner);
             match &reached {
                 Ok(_) => backoff.reached(),
+                // It is there, and the next request may bring another token.
+                Err(error) if self.forwards() && is_unwelcome(error) => backoff.reached(),
                 Err(_) => {
                     backoff.failed(clock::now());
                     false
@@ -312,6 +495,7 @@ impl Upstream {
                 page.map_err(|_| CallErrorKind::Connection("the tools were not listed in time".into()))?;
             let page = page.map_err(|error| match error {
                 ServiceError::McpError(error) => CallErrorKind::Failed(error),
+                error if is_unauthorized(&error) => CallErrorKind::Unauthorized(String::new()),
                 other => CallErrorKind::Connection(other.to_string()),
             })?;
             page.tools.iter().for_each(|tool| self.learn(tool));
@@ -382,6 +566,9 @@ impl Upstream {
         if let Some(tool) = self.known(tool) {
             return Some(tool);
         }
+        if let Way::Each(_) = self.way {
+            return None;
+        }
         let mut listed = self.listed.lock().await;
         if listed.is_none_or(|listed| listed + FRESH <= clock::now()) {
             if let Err(error) = self.list().await {
@@ -392,6 +579,41 @@ impl Upstream {
         }
         self.known(tool)
     }
+}
+
+fn is_unwelcome(error: &CallError) -> bool {
+    matches!(error.kind(), CallErrorKind::Unauthorized(_))
+}
+
+/// Why an upstream was not reached.
+pub(crate) enum Unreached {
+    /// It is not there, or was not a moment ago.
+    Away,
+    /// It does not let the one in whose way this is.
+    NotLetIn,
+}
+
+/// What a caller is told where it is the gateway that an upstream does not let in: nothing that the caller shows would help.
+pub(crate) fn not_let_in() -> ErrorData {
+    ErrorData::internal_error(
+        "the server behind this gateway does not let the gateway in; whoever runs the gateway can mend that",
+        None,
+    )
+}
+
+/// What a caller is told whose own `Authorization` header an upstream does not accept, or who has none.
+pub(crate) fn refused_caller(brought: &Authorization) -> ErrorData {
+    let message = match *brought == Authorization::none() {
+        false => {
+            "the server behind this gateway does not accept the `Authorization` header of this request (HTTP 401 or 403), and did \
+            nothing; send the request again with a token that it accepts"
+        }
+        true => {
+            "the server behind this gateway asks for an `Authorization` header of its caller's own, and this request has none; send \
+            it again with a token that the server accepts"
+        }
+    };
+    ErrorData::internal_error(message, None)
 }
 
 /// What a caller is told of an upstream that cannot be reached. The log has more.

@@ -3,10 +3,7 @@
 
 #![allow(deprecated, reason = "what the SDK deprecates is passed on for as long as it exists")]
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Weak},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use rmcp::{
     ErrorData, RoleClient,
@@ -19,7 +16,6 @@ use tokio::task::JoinSet;
 
 use crate::{
     changes::Change,
-    gateway::Inner,
     proxy::bounded,
     upstream::{ANSWER_PATIENCE, Upstream},
 };
@@ -55,29 +51,24 @@ enum AtUpstream {
 
 /// Somebody wants to hear of a resource of an upstream, until this is dropped.
 pub(crate) struct Watch {
-    gateway: Weak<Inner>,
-    n: usize,
+    upstream: Arc<Upstream>,
     uri: String,
 }
 
 impl Watch {
     /// # Errors
     /// When the upstream cannot be reached, or does not tell of this resource.
-    pub(crate) async fn new(gateway: &Arc<Inner>, n: usize, uri: &str) -> Result<Self, ErrorData> {
-        gateway.upstreams[n].watch(uri).await?;
-        Ok(Self { gateway: Arc::downgrade(gateway), n, uri: uri.to_owned() })
+    pub(crate) async fn new(upstream: &Arc<Upstream>, uri: &str) -> Result<Self, ErrorData> {
+        upstream.watch(uri).await?;
+        Ok(Self { upstream: upstream.clone(), uri: uri.to_owned() })
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let (gateway, n, uri) = (self.gateway.clone(), self.n, std::mem::take(&mut self.uri));
-        runtime.spawn(async move {
-            if let Some(gateway) = gateway.upgrade() {
-                gateway.upstreams[n].unwatch(&uri).await;
-            }
-        });
+        let (upstream, uri) = (self.upstream.clone(), std::mem::take(&mut self.uri));
+        runtime.spawn(async move { upstream.unwatch(&uri).await });
     }
 }
 

@@ -5,11 +5,11 @@ use std::{borrow::Cow, collections::HashMap, io, net::IpAddr, sync::Arc, time::D
 use futures::{StreamExt, stream::BoxStream};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
-    header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use reqwest::{Response, redirect::Policy};
 use rmcp::{
-    model::{ClientJsonRpcMessage, ClientRequest, RequestId, ServerJsonRpcMessage},
+    model::{ClientJsonRpcMessage, ClientRequest, GetExtensions, RequestId, ServerJsonRpcMessage},
     transport::{
         StreamableHttpClientTransport,
         common::client_side_sse::ExponentialBackoff,
@@ -24,7 +24,10 @@ use rustls_platform_verifier::BuilderVerifierExt;
 use serde_json::{Value, json};
 use sse_stream::Sse;
 
-use crate::server::Authorize;
+use crate::{
+    authorization::{Authorization, AuthorizationSource},
+    server::Authorize,
+};
 
 use super::{
     asked::{Asked, UnderWay, is_answer_to},
@@ -85,6 +88,7 @@ pub(crate) struct Address {
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) bearer: Option<String>,
     pub(crate) authority: Option<Arc<dyn Authorize>>,
+    pub(crate) authorization: Option<AuthorizationSource>,
 }
 
 /// The transport to `address`. Nothing is sent yet.
@@ -115,6 +119,21 @@ pub(crate) struct HttpClient {
     asked: Arc<Asked>,
     observed: Arc<Observed>,
     authority: Option<Arc<dyn Authorize>>,
+    authorization: Option<AuthorizationSource>,
+}
+
+/// The `Authorization` that a message brings itself.
+fn brought(message: &ClientJsonRpcMessage) -> Option<Authorization> {
+    match message {
+        ClientJsonRpcMessage::Request(request) => request.request.extensions().get().cloned(),
+        _ => None,
+    }
+}
+
+/// What goes along with a request to be let in.
+enum Pass {
+    Token(Option<String>),
+    Header(Option<HeaderValue>),
 }
 
 impl HttpClient {
@@ -138,8 +157,13 @@ impl HttpClient {
             .pool_idle_timeout(IDLE)
             .build()
             .map_err(io::Error::other)?;
-        let authority = address.authority.clone();
-        Ok(HttpClient { client, asked: Asked::new(observed.clone()), observed: observed.clone(), authority })
+        Ok(HttpClient {
+            client,
+            asked: Asked::new(observed.clone()),
+            observed: observed.clone(),
+            authority: address.authority.clone(),
+            authorization: address.authorization.clone(),
+        })
     }
 
     fn request(
@@ -147,7 +171,7 @@ impl HttpClient {
         method: Method,
         uri: &str,
         session: Option<&str>,
-        token: Option<String>,
+        pass: Pass,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<reqwest::RequestBuilder, Error> {
         let mut request = self.client.request(method, uri);
@@ -160,18 +184,23 @@ impl HttpClient {
         if let Some(session) = session {
             request = request.header(SESSION_ID, session);
         }
-        if let Some(token) = token {
-            request = request.bearer_auth(token);
-        }
-        Ok(request)
+        Ok(match pass {
+            Pass::Token(Some(token)) => request.bearer_auth(token),
+            Pass::Header(Some(header)) => request.header(AUTHORIZATION, header),
+            Pass::Token(None) | Pass::Header(None) => request,
+        })
     }
 
-    /// The token for a request: the authority's, where there is one.
-    async fn token(&self, fixed: Option<String>) -> Option<String> {
-        match &self.authority {
+    /// What a request is let in by: what it brings itself, else what is set for the server.
+    async fn pass(&self, brought: Option<Authorization>, fixed: Option<String>) -> Pass {
+        let given = || self.authorization.as_ref().map(|source| source().unwrap_or_else(Authorization::none));
+        if let Some(authorization) = brought.or_else(given) {
+            return Pass::Header(authorization.value().cloned());
+        }
+        Pass::Token(match &self.authority {
             Some(authority) => authority.token().await,
             None => fixed,
-        }
+        })
     }
 
     /// Whether the authority has met the challenge that an error brings.
@@ -348,10 +377,13 @@ impl StreamableHttpClient for HttpClient {
     ) -> Result<StreamableHttpPostResponse, Error> {
         let mut challenges = 0;
         loop {
-            let token = self.token(token.clone()).await;
+            let pass = self.pass(brought(&message), token.clone()).await;
+            let shown = match &pass {
+                Pass::Token(token) => token.clone(),
+                Pass::Header(_) => None,
+            };
             let under_way = self.asked.sent(&message);
-            let mut request =
-                self.request(Method::POST, &uri, session.as_deref(), token.clone(), headers.clone())?;
+            let mut request = self.request(Method::POST, &uri, session.as_deref(), pass, headers.clone())?;
             if let Some(Bound(bound)) = bound(&message) {
                 request = request.timeout(bound);
             }
@@ -364,7 +396,7 @@ impl StreamableHttpClient for HttpClient {
                 .map_err(failed)?;
             match self.answer(&message, under_way, session.is_some(), response, limits).await {
                 // The server has not looked at the request, so it may be sent again.
-                Err(error) if challenges < CHALLENGES && self.met(&error, token.as_deref()).await => {
+                Err(error) if challenges < CHALLENGES && self.met(&error, shown.as_deref()).await => {
                     challenges += 1;
                 }
                 answered => return answered,
@@ -380,7 +412,7 @@ impl StreamableHttpClient for HttpClient {
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<(), Error> {
         let response = self
-            .request(Method::DELETE, &uri, Some(&session), self.token(token).await, headers)?
+            .request(Method::DELETE, &uri, Some(&session), self.pass(None, token).await, headers)?
             .send()
             .await;
         let response = response.map_err(failed)?;
@@ -414,7 +446,7 @@ impl StreamableHttpClient for HttpClient {
         max_event: usize,
     ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Error> {
         let mut request = self
-            .request(Method::GET, &uri, session.as_deref(), self.token(token).await, headers)?
+            .request(Method::GET, &uri, session.as_deref(), self.pass(None, token).await, headers)?
             .header(ACCEPT, format!("{EVENT_STREAM}, {JSON}"));
         if let Some(last_event) = last_event {
             request = request.header(LAST_EVENT_ID, last_event);

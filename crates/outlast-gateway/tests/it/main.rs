@@ -5,6 +5,7 @@
 mod away;
 mod calls;
 mod cancels;
+mod forward;
 mod held;
 mod hostile;
 mod http;

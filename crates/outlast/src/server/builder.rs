@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    OwnerFn, Shared, TaskServer, TaskTool,
+    OwnerFn, Shared, TaskRequestFn, TaskServer, TaskTool,
     attempt::{HandlerRunner, peer_info},
     carry::Carry,
     default_owner,
@@ -37,6 +37,7 @@ pub struct TaskServerBuilder<H> {
     config: Config,
     owner: Arc<OwnerFn>,
     carries: Vec<Carry>,
+    on_task_request: Option<Arc<TaskRequestFn>>,
     lists_all: bool,
 }
 
@@ -73,6 +74,7 @@ impl<H: ServerHandler> TaskServerBuilder<H> {
             config: Config::default(),
             owner: Arc::new(default_owner),
             carries: Vec::new(),
+            on_task_request: None,
             lists_all: true,
         }
     }
@@ -150,6 +152,15 @@ impl<H: ServerHandler> TaskServerBuilder<H> {
         self
     }
 
+    /// Is told of each `tasks/get`, `tasks/update` and `tasks/cancel` before it is carried out: its extensions, and what
+    /// [`TaskContext::step_id`](super::TaskContext::step_id) of the empty key is in the task that it names, which may be
+    /// somebody else's or none. For a tool that needs of its task's owner what must not be kept, such as a credential: each
+    /// request brings it anew.
+    pub fn on_task_request(mut self, told: impl Fn(&Extensions, &str) + Send + Sync + 'static) -> Self {
+        self.on_task_request = Some(Arc::new(told));
+        self
+    }
+
     /// Starts the server's runtime, which first takes up what an earlier process left.
     ///
     /// # Errors
@@ -194,6 +205,7 @@ impl<H: ServerHandler> TaskServerBuilder<H> {
             catalog: Mutex::new(catalog),
             owner: self.owner,
             carries,
+            on_task_request: self.on_task_request,
             feed,
         })))
     }

@@ -70,8 +70,12 @@ struct Shared<H> {
     catalog: Mutex<HashMap<String, Tool>>,
     owner: Arc<OwnerFn>,
     carries: Arc<[Carry]>,
+    on_task_request: Option<Arc<TaskRequestFn>>,
     feed: Arc<Feed>,
 }
+
+/// Is told of a request about a task.
+type TaskRequestFn = dyn Fn(&Extensions, &str) + Send + Sync;
 
 impl<H> Drop for Shared<H> {
     /// A server that is dropped without [`TaskServer::shutdown`] leaves its work as a process that ends does.

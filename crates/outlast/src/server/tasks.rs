@@ -121,7 +121,11 @@ impl<H: ServerHandler> TaskServer<H> {
         context: &RequestContext<RoleServer>,
     ) -> Result<Option<(Owner, TaskId)>, ErrorData> {
         gate::declared(&context.meta).ok_or_else(gate::undeclared)?;
-        Ok(id.parse().ok().map(|id| (self.owner(&context.extensions), id)))
+        let id: Option<TaskId> = id.parse().ok();
+        if let (Some(id), Some(told)) = (id, &self.0.on_task_request) {
+            told(&context.extensions, &outlast_runtime::step_id(id, ""));
+        }
+        Ok(id.map(|id| (self.owner(&context.extensions), id)))
     }
 
     /// A foreign task and one whose time is over look like one that never was (S25).
