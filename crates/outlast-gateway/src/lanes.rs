@@ -9,9 +9,16 @@ use std::{
 
 use outlast::Owner;
 use outlast_client::{Authorization, AuthorizationSource};
+use rmcp::ErrorData;
 use tokio::time::Instant;
 
-use crate::upstream::Upstream;
+use crate::{
+    asked::Asked,
+    caller::Caller,
+    clock,
+    upstream::{Upstream, refused_caller},
+    works::Work,
+};
 
 /// How long a way is kept that nobody uses.
 const IDLE: Duration = Duration::from_secs(600);
@@ -107,12 +114,136 @@ impl Newest {
     }
 }
 
+/// Who reaches an upstream by a value.
+pub(crate) enum Way {
+    /// All callers.
+    Shared,
+    /// Nobody: each owner has a way of its own.
+    Each(Lanes),
+    /// One owner, who sends these.
+    Own(Newest),
+}
+
+impl Upstream {
+    /// The way to it for one owner.
+    fn lane(&self) -> Self {
+        let newest = Newest::default();
+        let server = self.server.clone().authorization(newest.source());
+        let mut lane = Self::new(self.name().map(str::to_owned), server);
+        if let Some(version) = &self.protocol {
+            lane = lane.protocol(version.clone());
+        }
+        lane.policies = self.policies.clone();
+        lane.way = Way::Own(newest);
+        lane
+    }
+
+    /// What is wrong with it, if anything.
+    pub(crate) fn misfit(&self) -> Option<String> {
+        let is_wrong = self.forwards() && !self.server.is_http();
+        is_wrong.then(|| {
+            let name = self.name().unwrap_or("the upstream");
+            format!(
+                "{name} is not reached over HTTP, and so cannot be sent its callers' Authorization headers"
+            )
+        })
+    }
+
+    /// Whether it gets its callers' own `Authorization` headers.
+    pub(crate) fn forwards(&self) -> bool {
+        matches!(self.way, Way::Each(_) | Way::Own(_))
+    }
+
+    /// The upstream as this caller reaches it.
+    ///
+    /// # Errors
+    /// When it gets its callers' headers, and this one came in a way that has none; or when there are too many callers.
+    pub(crate) fn for_caller(self: &Arc<Self>, caller: &Caller) -> Result<Arc<Self>, ErrorData> {
+        if self.forwards() && !caller.is_remote {
+            return Err(refused_caller(&Authorization::none()));
+        }
+        let lane = self.for_owner(&caller.owner)?;
+        lane.heard(caller);
+        Ok(lane)
+    }
+
+    /// The upstream as this owner reaches it, whoever asks.
+    ///
+    /// # Errors
+    /// When there are too many owners.
+    pub(crate) fn for_owner(self: &Arc<Self>, owner: &Owner) -> Result<Arc<Self>, ErrorData> {
+        let Way::Each(lanes) = &self.way else { return Ok(self.clone()) };
+        let (lane, let_go) = lanes.of(owner, clock::now(), || self.lane());
+        for upstream in let_go {
+            tokio::spawn(async move { upstream.close().await });
+        }
+        lane.ok_or_else(|| {
+            ErrorData::internal_error(
+                "the server behind this gateway has too many callers now; try again later",
+                None,
+            )
+        })
+    }
+
+    /// The upstream as this work of an owner reaches it.
+    ///
+    /// # Errors
+    /// When there are too many owners.
+    pub(crate) fn for_work(self: &Arc<Self>, owner: &Owner, work: &Work) -> Result<Arc<Self>, ErrorData> {
+        let lane = self.for_owner(owner)?;
+        if let (Way::Own(newest), Some(authorization)) = (&lane.way, work.authorization()) {
+            newest.set_first(&authorization);
+        }
+        Ok(lane)
+    }
+
+    /// A request of this caller came, for whatever upstream.
+    pub(crate) fn heard(&self, caller: &Caller) {
+        let Some(authorization) = &caller.authorization else { return };
+        match &self.way {
+            Way::Shared => {}
+            Way::Own(newest) => newest.set(authorization),
+            Way::Each(lanes) => {
+                if let Some(lane) = lanes.known(&caller.owner) {
+                    lane.heard(caller);
+                }
+            }
+        }
+    }
+
+    /// The newest header of the owner whose way this is.
+    pub(crate) fn newest(&self) -> Option<Authorization> {
+        match &self.way {
+            Way::Own(newest) => newest.get(),
+            Way::Shared | Way::Each(_) => None,
+        }
+    }
+
+    /// Closes the ways to it that nobody has used for a while.
+    pub(crate) async fn close_idle(&self) {
+        if let Way::Each(lanes) = &self.way {
+            let let_go = lanes.let_go(clock::now());
+            futures::future::join_all(let_go.iter().map(|lane| lane.close())).await;
+        }
+    }
+
+    /// The way for a request of this caller.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or does not let the caller in.
+    pub(crate) async fn ask(&self, caller: &Caller) -> Result<Asked, ErrorData> {
+        let brings =
+            self.forwards().then(|| caller.authorization.clone().unwrap_or_else(Authorization::none));
+        let peer = self.peer().await?;
+        Ok(Asked { peer, brings })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use outlast_client::Server;
 
     use super::*;
-    use crate::clock;
 
     fn make() -> Upstream {
         Upstream::only(Server::http("http://localhost:1/"))

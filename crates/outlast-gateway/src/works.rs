@@ -55,11 +55,13 @@ impl Works {
             authorization: watch::channel(authorization).0,
         });
         let mut under_way = lock(&self.under_way);
-        under_way.retain(|_, works| {
-            works.retain(|work| work.strong_count() > 0);
-            !works.is_empty()
-        });
-        under_way.entry(owner.clone()).or_default().push(Arc::downgrade(&work));
+        // Those that have ended are let go whenever the table would have to grow.
+        if under_way.len() == under_way.capacity() {
+            under_way.retain(|_, works| works.iter().any(|work| work.strong_count() > 0));
+        }
+        let works = under_way.entry(owner.clone()).or_default();
+        works.retain(|work| work.strong_count() > 0);
+        works.push(Arc::downgrade(&work));
         work
     }
 

@@ -1,5 +1,6 @@
 //! `outlast gateway --check`: whether the settings are right and the servers can be reached.
 
+use outlast_client::{CallError, CallErrorKind};
 use outlast_gateway::Introduction;
 
 use super::{
@@ -13,7 +14,7 @@ use crate::{call::exit::Exit, text::printable};
 pub(super) async fn check(config: &Config) -> anyhow::Result<Exit> {
     let looks = config.upstreams.iter().map(|upstream| async {
         let server = upstream.upstream();
-        let looked = server.introduce().await.map_err(|error| error.to_string());
+        let looked = server.introduce().await;
         server.close().await;
         report(upstream, looked)
     });
@@ -44,10 +45,16 @@ async fn can_be_served(config: &Config) -> anyhow::Result<()> {
 }
 
 /// What is to be said of an upstream, and whether it is as it should be.
-fn report(upstream: &UpstreamConfig, looked: Result<Introduction, String>) -> (String, bool) {
+fn report(upstream: &UpstreamConfig, looked: Result<Introduction, CallError>) -> (String, bool) {
     let name = upstream.shown();
     let server = match looked {
         Ok(server) => server,
+        // That is what its callers bring.
+        Err(error) if upstream.forwards() && matches!(error.kind(), CallErrorKind::Unauthorized(_)) => {
+            let said = "reached; it asks for authorization, which each caller brings (forward_authorization), so that its tools are \
+                not known here";
+            return (format!("{name}: {said}"), true);
+        }
         Err(why) => return (format!("{name}: {why}"), false),
     };
     let tasks = if server.knows_tasks { ", knows tasks itself" } else { "" };

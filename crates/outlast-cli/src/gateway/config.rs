@@ -44,7 +44,7 @@ pub(super) struct UpstreamConfig {
 #[derive(Debug)]
 enum Way {
     Command { command: Vec<String>, env: BTreeMap<String, Secret> },
-    Url { url: Secret, headers: BTreeMap<String, Secret>, token: Option<Secret> },
+    Url { url: Secret, headers: BTreeMap<String, Secret>, token: Option<Secret>, forwards: bool },
 }
 
 /// What is never shown.
@@ -70,6 +70,8 @@ const COMMAND: &str = r#"a command as a list of texts, such as ["npx", "-y", "so
 const VARIABLE: &str = "the name of an environment variable, such as API_TOKEN, and not the secret itself";
 /// What may be set as the protocol of an upstream.
 const PROTOCOLS: [&str; 4] = ["auto", "2026-07-28", "2025-11-25", "2025-06-18"];
+/// The key by which an upstream gets its callers' own tokens.
+const FORWARD: &str = "forward_authorization";
 const UPSTREAMS: &str = "a table for each upstream, such as [upstream.files]";
 const TOOLS: &str = "a table for each tool, such as [tools.report]";
 
@@ -124,6 +126,9 @@ impl Config {
         }
         named.into_iter().for_each(|(_, section)| section.finish());
         upstreams.extend(only);
+        if stdio && upstreams.iter().any(UpstreamConfig::forwards) {
+            problems.add(FORWARDS_NOTHING);
+        }
         let mut problems = problems.into_vec();
         if problems.is_empty() && upstreams.is_empty() {
             problems.push(NO_UPSTREAM.to_owned());
@@ -170,6 +175,9 @@ const UPSTREAM_NAME: &str = "the name of an upstream is 1 to 32 letters, digits,
 const NO_UPSTREAM: &str = "there is no server to stand in front of; name one as `outlast gateway -- COMMAND ARG...`, as `outlast \
     gateway --upstream URL`, or in a file (gateway.toml, or --config FILE)";
 
+const FORWARDS_NOTHING: &str = "forward_authorization: whoever calls a gateway on standard input and output sends no headers; leave it \
+    out, or serve over HTTP";
+
 /// Why something is no upstream.
 enum Missing {
     /// Nothing of one is set.
@@ -184,7 +192,7 @@ fn upstream(
     section: &mut Section<'_>,
     lookup: &dyn Fn(&str) -> Option<String>,
 ) -> Result<UpstreamConfig, Missing> {
-    const URL_ONLY: [&str; 3] = ["headers", "header_env", "token_env"];
+    const URL_ONLY: [&str; 4] = ["headers", "header_env", "token_env", FORWARD];
     let is_set = ["url", "command"].map(|key| section.has(key));
     let beside = ["tools", "protocol", "env"].into_iter().chain(URL_ONLY).find(|key| section.has(key));
     let of_url = URL_ONLY.into_iter().find(|key| section.has(key));
@@ -197,6 +205,7 @@ fn upstream(
     let from_env = header_variables(section, lookup);
     let token = section.text("token_env", VARIABLE, Found::Hidden, variable);
     let token = token.and_then(|name| secret(section, "token_env", &name, lookup));
+    let forwards = section.yes_or_no(FORWARD).unwrap_or_default();
     let protocol = section.one_of("protocol", &PROTOCOLS).and_then(protocol);
     let tools = section.sections("tools", TOOLS);
     let tools = tools.into_iter().map(|(name, section)| (name, policy(section))).collect();
@@ -215,8 +224,17 @@ fn upstream(
                     "the environment is for an upstream with a `command`, and this one has a `url`",
                 );
             }
-            let headers = hidden(headers).chain(hidden(from_env)).collect();
-            Way::Url { url: Secret(url.unwrap_or_default()), headers, token }
+            let headers: BTreeMap<_, _> = hidden(headers).chain(hidden(from_env)).collect();
+            let url = url.unwrap_or_default();
+            if forwards && let Some(own) = own_authorization(&url, &headers, token.is_some()) {
+                section.problem(
+                    FORWARD,
+                    format_args!(
+                        "the upstream has an `Authorization` of its own, by {own}, and gets one or the other; leave this or that out"
+                    ),
+                );
+            }
+            Way::Url { url: Secret(url), headers, token, forwards }
         }
         [false, true] => {
             if let Some(key) = of_url {
@@ -229,6 +247,20 @@ fn upstream(
         }
     };
     Ok(UpstreamConfig { name: name.map(str::to_owned), way, protocol, tools })
+}
+
+/// By what an upstream is sent an `Authorization` that is the gateway's, if it is.
+fn own_authorization(url: &str, headers: &BTreeMap<String, Secret>, has_token: bool) -> Option<&'static str> {
+    let url = url::Url::parse(url).ok();
+    if has_token {
+        Some("`token_env`")
+    } else if headers.keys().any(|name| name.eq_ignore_ascii_case("authorization")) {
+        Some("`headers` or `header_env`")
+    } else if url.is_some_and(|url| !url.username().is_empty() || url.password().is_some()) {
+        Some("the credentials in its `url`")
+    } else {
+        None
+    }
 }
 
 fn headers(section: &mut Section<'_>) -> BTreeMap<String, String> {
@@ -351,7 +383,13 @@ impl UpstreamConfig {
             Some(version) => upstream.protocol(version.clone()),
             None => upstream,
         };
+        let upstream = if self.forwards() { upstream.forward_authorization() } else { upstream };
         self.tools.iter().fold(upstream, |upstream, (tool, policy)| upstream.tool(tool, policy.clone()))
+    }
+
+    /// Whether it gets its callers' own `Authorization` headers.
+    pub(super) fn forwards(&self) -> bool {
+        matches!(self.way, Way::Url { forwards: true, .. })
     }
 
     /// The names of the tools for which something is settled.
@@ -382,7 +420,7 @@ impl UpstreamConfig {
                 let server = Server::command(program, args);
                 env.iter().fold(server, |server, (name, Secret(value))| server.env(name, value))
             }
-            Way::Url { url: Secret(url), headers, token } => {
+            Way::Url { url: Secret(url), headers, token, .. } => {
                 let server = Server::http(url);
                 let server =
                     headers.iter().fold(server, |server, (name, Secret(value))| server.header(name, value));
@@ -467,6 +505,26 @@ mod tests {
     }
 
     #[test]
+    fn an_upstream_gets_its_callers_tokens_only_where_that_is_set_and_it_has_none_of_its_own() {
+        let forwards = |file: &str, variables: &[(&str, &str)]| {
+            read(file, variables).map(|config| config.upstreams[0].forwards())
+        };
+        let url = "url = \"http://h/\"\n";
+        assert_eq!(forwards(url, &[]), Ok(false));
+        assert_eq!(forwards(&format!("{url}forward_authorization = false"), &[]), Ok(false));
+        assert_eq!(
+            forwards(&format!("{url}forward_authorization = true\nheaders = {{ X-Team = \"red\" }}"), &[]),
+            Ok(true)
+        );
+        assert_eq!(forwards(url, &[("OUTLAST_GATEWAY_FORWARD_AUTHORIZATION", "true")]), Ok(true));
+        let token = &[("TOKEN", "t")];
+        let refusal = forwards(&format!("{url}forward_authorization = true\ntoken_env = \"TOKEN\""), token);
+        assert!(refusal.unwrap_err().contains("by `token_env`"));
+        let held = forwards(&format!("{url}forward_authorization = false\ntoken_env = \"TOKEN\""), token);
+        assert_eq!(held, Ok(false));
+    }
+
+    #[test]
     fn a_protocol_may_be_set_as_a_day_and_by_a_variable_and_an_option() {
         let protocol = |file: &str, variables: &[(&str, &str)]| {
             read(file, variables).map(|config| config.upstreams[0].protocol.clone())
@@ -546,6 +604,30 @@ mod tests {
             (
                 "[upstream.\"a b\"]\ncommand = [\"x\"]",
                 "gateway.toml: upstream.\"a b\": the name of an upstream",
+            ),
+            (
+                "command = [\"x\"]\nforward_authorization = true",
+                "gateway.toml: forward_authorization: this is for an upstream with a `url`",
+            ),
+            (
+                "url = \"http://h/\"\nforward_authorization = true\nheaders = { authorization = \"Bearer secret@\" }",
+                "gateway.toml: forward_authorization: the upstream has an `Authorization` of its own, by `headers` or `header_env`",
+            ),
+            (
+                "url = \"http://u:secret@h/\"\nforward_authorization = true",
+                "gateway.toml: forward_authorization: the upstream has an `Authorization` of its own, by the credentials in its `url`",
+            ),
+            (
+                "url = \"http://h/\"\nforward_authorization = \"yes\"",
+                "gateway.toml: forward_authorization: expected true or false, and found 'yes'",
+            ),
+            (
+                "stdio = true\n[upstream.a]\nurl = \"http://h/\"\nforward_authorization = true",
+                "forward_authorization: whoever calls a gateway on standard input and output sends no headers",
+            ),
+            (
+                "[upstream.a]\nurl = \"http://h/\"\nforward_authorisation = true",
+                "gateway.toml: upstream.a.forward_authorisation: there is no key",
             ),
             (
                 "command = [\"x\"]\n[tools.a]\nrecovery = \"retry\"",

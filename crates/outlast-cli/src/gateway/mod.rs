@@ -55,6 +55,10 @@ pub(crate) struct Args {
     /// Send the bearer token that is in this environment variable to the server with that URL
     #[arg(long, value_name = "VAR", requires = "upstream")]
     token_env: Option<String>,
+    /// Send each caller's own Authorization header to the server with that URL, which has to accept the tokens that callers show
+    /// to the gateway
+    #[arg(long, requires = "upstream", conflicts_with_all = ["token_env", "stdio"])]
+    forward_authorization: bool,
     /// The protocol to speak with the server: auto, 2026-07-28, 2025-11-25 or 2025-06-18 [default: auto, the newest that it knows]
     #[arg(long, value_name = "VERSION")]
     protocol: Option<String>,
@@ -126,7 +130,7 @@ Settings come from the file, then the environment, then the command line; later 
   admin, admin_token_file                the operators' page
   running, running_per_owner, open_per_owner
                                          how much work there may be at once
-  url, command, env, headers, header_env, token_env, protocol, tools
+  url, command, env, headers, header_env, token_env, forward_authorization, protocol, tools
                                          the one server, whose tools keep their names
   [upstream.NAME]                        one of several, with the same keys; its tools are NAME__TOOL
   [tools.TOOL], [upstream.NAME.tools.TOOL]
@@ -219,7 +223,7 @@ fn read(args: Args) -> anyhow::Result<Config> {
     }
     if names_one {
         // The one on the command line takes the place of the one that is set elsewhere.
-        for key in ["url", "command", "env", "headers", "header_env", "token_env"] {
+        for key in ["url", "command", "env", "headers", "header_env", "token_env", "forward_authorization"] {
             settings.unset(key);
         }
     }
@@ -248,6 +252,9 @@ fn read(args: Args) -> anyhow::Result<Config> {
     if !args.command.is_empty() {
         let words = args.command.into_iter().map(Value::String).collect();
         settings.set_option("command", "the command after --", Value::Array(words));
+    }
+    if args.forward_authorization {
+        settings.set_option("forward_authorization", "--forward-authorization", Value::Boolean(true));
     }
     if args.stdio {
         settings.set_option("stdio", "--stdio", Value::Boolean(true));

@@ -175,14 +175,18 @@ impl Stub {
                 "contents": [{ "uri": "a://1", "text": token }], "ttlMs": 60_000, "cacheScope": "public",
             }),
             "completion/complete" => json!({ "completion": { "values": [token] } }),
-            "resources/subscribe" | "resources/unsubscribe" | "logging/setLevel" | "ping" => json!({}),
+            "resources/subscribe"
+            | "resources/unsubscribe"
+            | "logging/setLevel"
+            | "tasks/update"
+            | "tasks/cancel" => json!({}),
             "tools/call" if params["name"] == "slow" && self.0.legacy => json!({ "task": task("working") }),
             "tools/call" if params["name"] == "slow" => {
                 let mut created = task("working");
                 created["resultType"] = "task".into();
                 created
             }
-            "tools/call" => json!({ "content": content }),
+            "tools/call" | "tasks/result" => json!({ "content": content }),
             "tasks/get" if is_done && !self.0.legacy => {
                 let mut ended = task("completed");
                 ended["result"] = json!({ "content": content });
@@ -190,8 +194,6 @@ impl Stub {
             }
             "tasks/get" if is_done => task("completed"),
             "tasks/get" => task("working"),
-            "tasks/result" => json!({ "content": content }),
-            "tasks/update" | "tasks/cancel" => json!({}),
             "custom/echo" => json!({ "who": token }),
             _ => return None,
         })
@@ -250,10 +252,17 @@ async fn serve(server: TaskServer<Gateway>) -> String {
 }
 
 async fn gateway(upstreams: Vec<Upstream>, store: Arc<dyn Store>) -> TaskServer<Gateway> {
+    gateway_with(Config::default(), upstreams, store).await
+}
+
+async fn gateway_with(
+    mut config: Config,
+    upstreams: Vec<Upstream>,
+    store: Arc<dyn Store>,
+) -> TaskServer<Gateway> {
     let mut options = GatewayOptions::default();
     options.start = When::Now;
     options.hold = LONG;
-    let mut config = Config::default();
     config.drain = Duration::ZERO;
     Gateway::serve(upstreams, options, store, config).await.unwrap()
 }
@@ -644,6 +653,24 @@ async fn a_task_that_waits_for_a_token_can_be_cancelled() {
     ann.ask("tasks/cancel", json!({ "taskId": id })).await.unwrap();
     let ended = ann.until(&id, is_final).await;
     assert_eq!(ended["status"], "cancelled", "{ended}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_waits_for_its_turn_is_made_with_the_token_of_its_caller() {
+    let stub = Stub::new(false);
+    let upstream = Upstream::only(Server::http(stub.serve().await)).forward_authorization();
+    let mut config = Config::default();
+    config.max_running = 1;
+    let server = gateway_with(config, vec![upstream], Arc::new(MemoryStore::new(SystemClock))).await;
+    let ann = Caller { address: serve(server).await, token: "ann-1" };
+    let running = ann.start("slow").await;
+    stub.until_seen("tasks/get", "ann-1", 1).await;
+    // Nobody has listed this tool.
+    let waiting = ann.with("bob-1").start("tool").await;
+    stub.ends();
+    assert_eq!(ann.ended(&running).await, "ann-1");
+    assert_eq!(ann.with("bob-1").ended(&waiting).await, "bob-1");
+    assert_eq!(stub.tokens("tools/call"), ["ann-1", "bob-1"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
