@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that is surprised should stop")]
 
 mod bearer;
+mod discovery;
 mod issuer;
 mod jwt;
 mod owners;

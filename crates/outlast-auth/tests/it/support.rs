@@ -47,6 +47,12 @@ pub(crate) const RESOURCE: &str = "https://tools.example.com/mcp";
 pub(crate) async fn serve(auth: Auth) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
+    serve_on(listener, auth).await;
+    address
+}
+
+/// Serves at a place that is known already.
+pub(crate) async fn serve_on(listener: TcpListener, auth: Auth) {
     let server = TaskServer::builder(Tools)
         .store(MemoryStore::new(SystemClock))
         .tool("work", TaskTool::required())
@@ -55,7 +61,6 @@ pub(crate) async fn serve(auth: Auth) -> SocketAddr {
         .unwrap();
     let router = auth.protect(http::router(&server, &http::Options::default()));
     tokio::spawn(async move { axum::serve(listener, router).await });
-    address
 }
 
 /// An answer, as far as it matters here.
