@@ -2,8 +2,8 @@
 # Says whether the crates could be published, and publishes nothing.
 #
 #   scripts/release.sh             all of it
-#   scripts/release.sh --packages  only whether each crate can be packaged, in the order of their dependencies
-#   scripts/release.sh --build     the same, and builds each from what is in its package
+#   scripts/release.sh --packages  only whether each crate can be packaged, in the order of their dependencies, and whether what
+#                                  is in the packages compiles
 #
 # Installs cargo-deny and, where there is a tag to compare with, cargo-semver-checks into target/tools when they are missing.
 set -euo pipefail
@@ -14,7 +14,6 @@ what=all
 case ${1-} in
   '') ;;
   --packages) what=packages ;;
-  --build) what=build ;;
   -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"; exit 0 ;;
   *) die "unknown argument $1 (see --help)" ;;
 esac
@@ -32,12 +31,28 @@ tool() {
 }
 
 step "packages"
-verify=--no-verify
-[ "$what" = packages ] || verify=
-# Says of each crate what it would upload, and that it does not.
-# shellcheck disable=SC2086 # none or one
-cargo publish --workspace --dry-run $verify --locked --allow-dirty 2>&1 | grep -v 'aborting upload' ||
+packages=$PWD/target/package
+# Says of each crate what it would upload, and that it does not. What is in the packages is compiled below, in one go.
+cargo publish --workspace --dry-run --no-verify --locked --allow-dirty 2>&1 | grep -v 'aborting upload' ||
   die "a crate cannot be published"
+
+step "what is in the packages"
+rm -rf "$packages"/*.crate "$packages/unpacked"
+cargo package --workspace --exclude outlast-testkit --no-verify --locked --allow-dirty --quiet
+mkdir "$packages/unpacked"
+cp Cargo.lock "$packages/unpacked"
+{
+  echo '[workspace]'
+  echo 'resolver = "3"'
+  echo 'members = ["*"]'
+  echo '[patch.crates-io]'
+} >"$packages/unpacked/Cargo.toml"
+for crate in "$packages"/*.crate; do
+  tar -xzf "$crate" -C "$packages/unpacked"
+  folder=$(basename "$crate" .crate)
+  echo "${folder%-[0-9]*} = { path = \"$folder\" }" >>"$packages/unpacked/Cargo.toml"
+done
+CARGO_TARGET_DIR=$PWD/target cargo check --manifest-path "$packages/unpacked/Cargo.toml" --workspace --all-features
 [ "$what" = all ] || exit 0
 
 step "dependencies"

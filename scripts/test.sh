@@ -97,7 +97,7 @@ step "examples in the documentation"
 cargo test --workspace --locked --doc
 
 step "what would be published"
-# Whether each crate has what a registry asks for, and names nothing that is not published before it.
+# Whether each crate has what a registry asks for, names nothing that is not published before it, and is whole.
 scripts/release.sh --packages
 
 step "kill torture"
