@@ -69,13 +69,22 @@ impl Stub {
     /// Lets its tasks end.
     fn ends(&self) {
         self.0.is_done.store(true, Ordering::SeqCst);
+        self.0.news.send_modify(|count| *count += 1);
     }
 
     async fn serve(&self) -> String {
         let stub = self.clone();
         let answer = move |headers: HeaderMap, body: Bytes| {
             let stub = stub.clone();
-            async move { stub.answer(&headers, &body) }
+            async move {
+                let answer = stub.answer(&headers, &body);
+                // A tool that answers when the tasks end.
+                if String::from_utf8_lossy(&body).contains("\"name\":\"held\"") {
+                    let is_done = |_: &usize| stub.0.is_done.load(Ordering::SeqCst);
+                    let _ = stub.0.news.subscribe().wait_for(is_done).await;
+                }
+                answer
+            }
         };
         let app = axum::Router::new().route("/mcp", axum::routing::post(answer));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -662,11 +671,11 @@ async fn a_call_that_waits_for_its_turn_is_made_with_the_token_of_its_caller() {
     let mut config = Config::default();
     config.max_running = 1;
     let server = gateway_with(config, vec![upstream], Arc::new(MemoryStore::new(SystemClock))).await;
-    let ann = Caller { address: serve(server).await, token: "ann-1" };
-    let running = ann.start("slow").await;
-    stub.until_seen("tasks/get", "ann-1", 1).await;
-    // Nobody has listed this tool.
+    let ann = Caller { address: serve(server.clone()).await, token: "ann-1" };
+    let running = ann.start("held").await;
+    stub.until_seen("tools/call", "ann-1", 1).await;
     let waiting = ann.with("bob-1").start("tool").await;
+    assert_eq!(server.load().await.unwrap().retained.ready, 1, "it waits");
     stub.ends();
     assert_eq!(ann.ended(&running).await, "ann-1");
     assert_eq!(ann.with("bob-1").ended(&waiting).await, "bob-1");

@@ -2,9 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use outlast_core::{
-    Applied, By, Call, Created, Event, IdempotencyKey, NewTask, Payload, Task, ToolVersion, TraceParent,
-};
+use outlast_core::{Applied, By, Call, Created, Event, IdempotencyKey, NewTask, Payload, Task, TraceParent};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
@@ -119,18 +117,9 @@ impl<H: ServerHandler> TaskServer<H> {
         }
     }
 
-    async fn begin(&self, new: NewTask) -> Result<Created, ErrorData> {
-        let created = self.0.runtime.begin(new).await.map_err(|error| wire::store_failed(&error))?;
-        if let Created::Created { task, token: None } = &created {
-            // It waits for its turn, and its tool may be one that the handler has never listed.
-            self.0.runtime.serve(ToolVersion::new(&*task.spec.tool, &*task.spec.version));
-        }
-        Ok(created)
-    }
-
     /// The task exists, durably, before its id leaves (S15).
     async fn call_now(&self, new: NewTask) -> Result<CallToolResponse, ErrorData> {
-        let created = self.begin(new).await?;
+        let created = self.0.runtime.begin(new).await.map_err(|error| wire::store_failed(&error))?;
         self.answer_created(created)
     }
 
@@ -143,7 +132,7 @@ impl<H: ServerHandler> TaskServer<H> {
         always_task: bool,
         caller_left: CancellationToken,
     ) -> Result<CallToolResponse, ErrorData> {
-        let created = self.begin(new).await?;
+        let created = self.0.runtime.begin(new).await.map_err(|error| wire::store_failed(&error))?;
         let (Created::Created { task, .. } | Created::Existing(task)) = created else {
             return self.answer_created(created);
         };
