@@ -31,6 +31,25 @@
 //!
 //! `/api/*` and `/metrics` want the token (`Authorization: Bearer TOKEN`). Whoever has it sees and answers the tasks of all owners.
 //!
+//! What the process measured, by the facade `metrics`, is on `/metrics` too where [`Options::measured`] gives it: calls, ends,
+//! latencies and the rest that the crate page of `outlast` lists.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let buckets = [0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 3_600.0];
+//! let recorder = PrometheusBuilder::new()
+//!     .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &buckets)?
+//!     .install_recorder()?;
+//! // Where nobody may scrape for long, `recorder.run_upkeep()` now and then keeps what was recorded small.
+//! outlast_core::describe_tally(); // in a server: outlast::describe_metrics()
+//! let mut options = outlast_admin::Options::default();
+//! options.measured = Some(Arc::new(move || recorder.render()));
+//! # let _ = options; Ok(()) }
+//! ```
+//!
 //! What the API does to a store is in [`operate`], and how a task is told in [`view`], [`why`] and [`history`], for other ways to be an
 //! operator: `outlast tasks` at a terminal is one.
 #![deny(missing_docs)]
