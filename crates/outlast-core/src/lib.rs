@@ -60,7 +60,7 @@ pub use store::{
 };
 pub use tally::{
     JOURNAL_ENTRIES, QUEUE_SECONDS, TASK_SECONDS, TASKS_CREATED, TASKS_ENDED, Tally, describe_tally,
-    tool_label,
+    tell_tool_apart, tool_label,
 };
 pub use task::{Lease, Live, Run, Shape, Status, Sweep, Task, TaskError, TaskState};
 pub use time::{Clock, ManualClock, Reading, StoreClock, Timestamp};

@@ -3,7 +3,7 @@
 
 use std::{
     collections::HashSet,
-    sync::{Mutex, PoisonError},
+    sync::{LazyLock, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -22,8 +22,11 @@ pub const QUEUE_SECONDS: &str = "outlast_queue_seconds";
 /// What was journaled, by `kind`: steps, questions, answers, timers, claims, lost leases and the rest.
 pub const JOURNAL_ENTRIES: &str = "outlast_journal_entries_total";
 
-/// How many tools are told apart. A caller may name tools that do not exist, and no caller may fill a recorder.
-const MAX_TOOLS: usize = 200;
+/// How many tools are told apart that a server is known to have, see [`tell_tool_apart`].
+const MAX_TOOLS: usize = 500;
+/// How many others are. A caller may name tools that do not exist, and no caller may fill a recorder, or take the place of a
+/// tool that is there.
+const MAX_HEARD_OF: usize = 100;
 /// The longest name of a tool that is told apart, in bytes.
 const MAX_TOOL: usize = 128;
 /// What all others are counted as.
@@ -97,25 +100,51 @@ impl Tally {
     }
 }
 
-/// What a tool is counted as: by its name, as long as that is one of the first few hundred of this process and no longer than
-/// a name is; else as `other`.
-#[must_use]
-pub fn tool_label(tool: &str) -> SharedString {
-    static KNOWN: Mutex<Option<HashSet<SharedString>>> = Mutex::new(None);
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    label(known.get_or_insert_default(), tool)
+/// A server has this tool: it is counted by its name, whatever names callers make up.
+pub fn tell_tool_apart(tool: &str) {
+    TOOLS.lock().unwrap_or_else(PoisonError::into_inner).add(tool);
 }
 
-fn label(known: &mut HashSet<SharedString>, tool: &str) -> SharedString {
-    if let Some(known) = known.get(tool) {
-        return known.clone();
+/// What a tool is counted as: by its name where it is [known to be there](tell_tool_apart) or one of the first hundred others
+/// of this process, and looks like a name; else as `other`.
+#[must_use]
+pub fn tool_label(tool: &str) -> SharedString {
+    TOOLS.lock().unwrap_or_else(PoisonError::into_inner).label(tool)
+}
+
+static TOOLS: LazyLock<Mutex<Tools>> = LazyLock::new(Mutex::default);
+
+/// The tools that are told apart.
+#[derive(Default)]
+struct Tools {
+    there: HashSet<SharedString>,
+    heard_of: HashSet<SharedString>,
+}
+
+impl Tools {
+    fn add(&mut self, tool: &str) {
+        if is_name(tool) && self.there.len() < MAX_TOOLS && !self.there.contains(tool) {
+            let label = self.heard_of.take(tool).unwrap_or_else(|| SharedString::from_shared(tool.into()));
+            self.there.insert(label);
+        }
     }
-    if known.len() >= MAX_TOOLS || tool.len() > MAX_TOOL {
-        return SharedString::const_str(OTHER);
+
+    fn label(&mut self, tool: &str) -> SharedString {
+        if let Some(known) = self.there.get(tool).or_else(|| self.heard_of.get(tool)) {
+            return known.clone();
+        }
+        if self.heard_of.len() >= MAX_HEARD_OF || !is_name(tool) {
+            return SharedString::const_str(OTHER);
+        }
+        let label = SharedString::from_shared(tool.into());
+        self.heard_of.insert(label.clone());
+        label
     }
-    let label = SharedString::from_shared(tool.into());
-    known.insert(label.clone());
-    label
+}
+
+/// Control characters are in no name; a scraper may refuse all that is counted because of a zero byte in one.
+fn is_name(tool: &str) -> bool {
+    tool.len() <= MAX_TOOL && !tool.contains(char::is_control)
 }
 
 #[cfg(test)]
@@ -123,14 +152,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_a_caller_makes_up_fill_nothing() {
-        let mut known = HashSet::new();
+    fn names_that_a_caller_makes_up_fill_nothing_and_hide_no_tool_that_is_there() {
+        let mut tools = Tools::default();
         for n in 0..10_000 {
-            label(&mut known, &format!("tool-{n}"));
+            tools.label(&format!("tool-{n}"));
         }
-        assert_eq!(&*label(&mut known, "tool-0"), "tool-0");
-        assert_eq!(&*label(&mut known, "tool-9999"), OTHER);
-        assert_eq!(known.len(), MAX_TOOLS);
-        assert_eq!(&*label(&mut HashSet::new(), &"x".repeat(MAX_TOOL + 1)), OTHER);
+        assert_eq!(&*tools.label("tool-0"), "tool-0");
+        assert_eq!(&*tools.label("tool-9999"), OTHER);
+        assert_eq!(tools.heard_of.len(), MAX_HEARD_OF);
+
+        assert_eq!(&*tools.label("late"), OTHER);
+        tools.add("late");
+        assert_eq!(&*tools.label("late"), "late");
+        (0..10_000).for_each(|n| tools.add(&format!("listed-{n}")));
+        assert_eq!(tools.there.len(), MAX_TOOLS);
+    }
+
+    #[test]
+    fn what_is_no_name_is_counted_as_other() {
+        for made_up in ["a\0b", "a\nb", "\u{1b}[31m", &"x".repeat(MAX_TOOL + 1)] {
+            let mut tools = Tools::default();
+            tools.add(made_up);
+            assert_eq!(&*tools.label(made_up), OTHER, "{made_up:?}");
+        }
+        assert_eq!(&*Tools::default().label("say \"no\\yes\""), "say \"no\\yes\"");
     }
 }

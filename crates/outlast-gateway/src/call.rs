@@ -9,6 +9,7 @@ use rmcp::{
     ErrorData,
     model::{CallToolRequestParams, CallToolResult, ErrorCode, RequestMetaObject},
 };
+use tokio::sync::oneshot;
 use tracing::Span;
 
 use crate::{
@@ -76,40 +77,43 @@ async fn make(
     let may_call = is_first || may_repeat;
 
     // A result is no step of its own: the next write ends the task with it.
-    let mut ended = None;
+    let (end, ended) = oneshot::channel();
+    let mut end = Some(end);
     let made = async || {
-        if context.is_cancelled() {
-            return Err(context.cancel_error().into());
-        }
-        if !may_call {
+        let called = if context.is_cancelled() {
+            Called::Ended(Err(context.cancel_error()))
+        } else if !may_call {
             return Err(StepError::last(
                 "the gateway stopped while the call ran, and its tool may not be called twice: the outcome is unknown",
             ));
-        }
-        let patience = if is_first { Duration::ZERO } else { PATIENCE };
-        let call = Call {
-            upstream,
-            context: &context,
-            bridge: bridge.clone(),
-            person: person.clone(),
-            work: &work,
-            patience,
-            waits: !is_first || work.has_lost_it(),
+        } else {
+            let patience = if is_first { Duration::ZERO } else { PATIENCE };
+            let call = Call {
+                upstream,
+                context: &context,
+                bridge: bridge.clone(),
+                person: person.clone(),
+                work: &work,
+                patience,
+                waits: !is_first || work.has_lost_it(),
+            };
+            call.start(request.clone()).await
         };
-        match call.start(request.clone()).await {
+        match called {
             Called::Task(handle) => Ok(handle),
             Called::Ended(outcome) => {
-                ended = Some(outcome);
-                Err(StepError::new("the call has ended"))
+                let _ = end.take().map(|end| end.send(outcome));
+                // Dropped here: a step that fails is tried again and counted as failed, and this one is neither.
+                std::future::pending().await
             }
         }
     };
     // Not given up for a cancel: a task that the upstream has made is in no other place, and has to be ended.
-    let task: Result<String, StepError> = context.step(TASK, made).await;
-    match ended {
-        Some(outcome) => outcome.map(Typed::typed),
-        None => follow(upstream, &context, bridge, &work, &task?).await.map(Typed::typed),
-    }
+    let task: Result<String, StepError> = tokio::select! {
+        task = context.step(TASK, made) => task,
+        Ok(outcome) = ended => return outcome.map(Typed::typed),
+    };
+    follow(upstream, &context, bridge, &work, &task?).await.map(Typed::typed)
 }
 
 /// A call that is to be made.

@@ -36,7 +36,7 @@ pub use self::{
     race::{Raced, race},
     run::{Cancelled, Run},
     runtime::{Ended, Round, Runner, Runtime, random_id},
-    spans::{join_trace, place_in_trace},
+    spans::{join_trace, place_in_trace, tool_in_span},
     step::{StepFailure, StepOptions, step_id},
     wait::AskRefused,
 };

@@ -6,6 +6,9 @@
 use outlast_core::{Created, Event, NewTask, Task, TraceParent};
 use tracing::{Span, field::Empty, info_span};
 
+/// A caller may name any tool, and no longer a name than this goes into each line and to a collector.
+const MAX_TOOL: usize = 128;
+
 /// Makes `span` part of the trace that a task keeps. It has to be new: neither entered nor anybody's parent. Where what goes
 /// on around it is of another trace, that is linked.
 #[cfg(feature = "opentelemetry")]
@@ -59,7 +62,7 @@ pub fn place_in_trace(_span: &Span) -> Option<TraceParent> {
 ///
 /// `within` is the span of the call that becomes a task, where that runs already; its trace is the task's.
 pub(crate) fn create(new: &mut NewTask, within: Option<&Span>) -> Span {
-    let (tool, id) = (&*new.spec.tool, new.id);
+    let (tool, id) = (tool_in_span(&new.spec.tool), new.id);
     let span = match within {
         Some(within) => info_span!(parent: within, "create", tool, task = ?id, outcome = Empty),
         None => {
@@ -87,7 +90,7 @@ pub(crate) fn created(span: &Span, created: &Created) {
 
 /// A worker takes a task up, as an attempt of this number.
 pub(crate) fn claim(task: &Task) -> Span {
-    let tool = &*task.spec.tool;
+    let tool = tool_in_span(&task.spec.tool);
     let span = info_span!(parent: None, "claim", tool, task = ?task.id, attempt = task.token.0);
     join_trace(&span, task.spec.trace);
     span
@@ -95,7 +98,7 @@ pub(crate) fn claim(task: &Task) -> Span {
 
 /// An attempt at a task that exists.
 pub(crate) fn run(task: &Task) -> Span {
-    let (tool, attempt) = (&*task.spec.tool, task.token.0);
+    let (tool, attempt) = (tool_in_span(&task.spec.tool), task.token.0);
     let span = info_span!(parent: None, "run", tool, task = ?task.id, attempt, outcome = Empty);
     join_trace(&span, task.spec.trace);
     span
@@ -103,7 +106,7 @@ pub(crate) fn run(task: &Task) -> Span {
 
 /// A call that begins before it is a task, and may never be one.
 pub(crate) fn run_inline(new: &NewTask) -> Span {
-    let tool = &*new.spec.tool;
+    let tool = tool_in_span(&new.spec.tool);
     let span = info_span!("run", tool, task = Empty, attempt = Empty, outcome = Empty);
     join_trace(&span, new.spec.trace);
     span
@@ -124,15 +127,29 @@ pub(crate) fn told(events: &[Event]) -> Option<Span> {
 /// The task that was spoken to is known now.
 pub(crate) fn told_to(span: &Span, task: &Task, outcome: &'static str) {
     join_trace(span, task.spec.trace);
-    span.record("tool", &*task.spec.tool);
+    span.record("tool", tool_in_span(&task.spec.tool));
     span.record("task", tracing::field::debug(task.id));
     span.record("outcome", outcome);
+}
+
+/// The name of a tool as a span has it: cut where it is longer than a name is.
+#[must_use]
+pub fn tool_in_span(tool: &str) -> &str {
+    let end = (0..=MAX_TOOL.min(tool.len())).rev().find(|end| tool.is_char_boundary(*end));
+    &tool[..end.unwrap_or_default()]
 }
 
 /// The span that something in an attempt belongs to: what its author opened, or the attempt's own.
 pub(crate) fn inner(attempt: Span) -> Span {
     let current = Span::current();
-    if current.is_none() { attempt } else { current }
+    if current.is_none() || is_elsewhere(&current, &attempt) { attempt } else { current }
+}
+
+/// Whether `span` leads out of the trace of the attempt: it is a connection's, or one that is logged and not exported, and
+/// what is made part of it would begin a trace of its own.
+fn is_elsewhere(span: &Span, attempt: &Span) -> bool {
+    let Some(own) = place_in_trace(attempt) else { return false };
+    place_in_trace(span).is_none_or(|place| place.trace != own.trace)
 }
 
 /// How an attempt ends that writes these events.
@@ -145,4 +162,16 @@ pub(crate) fn outcome(events: &[Event]) -> &'static str {
         _ => None,
     });
     end.unwrap_or("released")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_without_end_is_cut_between_two_characters() {
+        assert_eq!(tool_in_span("report"), "report");
+        assert_eq!(tool_in_span(&"n".repeat(1 << 20)), "n".repeat(128));
+        assert_eq!(tool_in_span(&format!("{}é", "n".repeat(127))), "n".repeat(127));
+    }
 }

@@ -190,6 +190,7 @@ impl<H: ServerHandler> TaskServerBuilder<H> {
             .into_iter()
             .map(|tool| (tool.name.clone().into_owned(), tool))
             .collect();
+        self.tools.keys().chain(catalog.keys()).for_each(|name| outlast_core::tell_tool_apart(name));
         for name in self.tools.keys().chain(catalog.keys()).chain(&left) {
             let version = self.tools.get(name).unwrap_or(&self.default_tool).version_name();
             runtime.serve(ToolVersion::new(name.clone(), version));

@@ -215,6 +215,7 @@ impl<H: ServerHandler> TaskServer<H> {
     fn learn(&self, tools: &[Tool]) {
         let mut catalog = self.0.catalog.lock().unwrap_or_else(PoisonError::into_inner);
         for tool in tools {
+            outlast_core::tell_tool_apart(&tool.name);
             let version = self.policy(&tool.name).version_name();
             self.0.runtime.serve(ToolVersion::new(&*tool.name, version));
             catalog.insert(tool.name.clone().into_owned(), tool.clone());

@@ -6,7 +6,7 @@ use std::{
 };
 
 use outlast_core::{Owner, StoreError, Task, TaskId};
-use outlast_runtime::join_trace;
+use outlast_runtime::{join_trace, tool_in_span};
 use rmcp::{
     ErrorData, Peer, RoleServer, ServerHandler,
     model::{
@@ -203,7 +203,7 @@ impl<H: ServerHandler> TaskServer<H> {
 
 /// What a notification about a task is in the trace of that task.
 fn push_span(task: &Task) -> Span {
-    let (tool, status, revision) = (&*task.spec.tool, task.status().as_str(), task.revision);
+    let (tool, status, revision) = (tool_in_span(&task.spec.tool), task.status().as_str(), task.revision);
     let span = info_span!(parent: None, "push", tool, task = ?task.id, status, revision);
     join_trace(&span, task.spec.trace);
     span
