@@ -152,7 +152,9 @@ impl Asked {
         let mut message = match serde_json::from_slice(text) {
             Ok(message) => message,
             Err(error) => {
-                tracing::warn!(%error, text = beginning(text), "what the server sent is not JSON; it is skipped");
+                // What it is may be a result, or what a tool prints of its arguments.
+                tracing::warn!(%error, "what the server sent is not JSON; it is skipped");
+                tracing::debug!(text = beginning(text), "it begins so");
                 return None;
             }
         };
@@ -163,7 +165,8 @@ impl Asked {
         let asks = message.get("method").and(message.get("id")).and_then(key_of);
         serde_json::from_value(message)
             .inspect_err(|error| {
-                tracing::warn!(%error, text = beginning(text), "what the server sent is no message; it is skipped");
+                tracing::warn!(%error, "what the server sent is no message; it is skipped");
+                tracing::debug!(text = beginning(text), "it begins so");
                 if let Some(id) = &asks {
                     self.unanswered().withdrawn(id);
                 }

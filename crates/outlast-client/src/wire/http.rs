@@ -274,8 +274,9 @@ impl HttpClient {
     /// The one message that answers the request `id`.
     fn decode(&self, id: &RequestId, body: &[u8]) -> Result<ServerJsonRpcMessage, Error> {
         let unexpected = |why: String| {
-            let body = beginning(body, 256);
-            Err(StreamableHttpError::UnexpectedServerResponse(format!("{why}: {body}").into()))
+            // The error is shown and logged; what came may be a result, or what the server was sent.
+            tracing::debug!(body = %beginning(body, 256), "what the server answered begins so");
+            Err(StreamableHttpError::UnexpectedServerResponse(why.into()))
         };
         let mut answer: Value = match serde_json::from_slice(body) {
             Ok(answer) => answer,
@@ -335,8 +336,10 @@ impl HttpClient {
                     let message = format!("server/discover was refused with HTTP {status}: {said}");
                     json!({"jsonrpc": "2.0", "error": {"code": -32600, "message": message}})
                 } else {
-                    let message = format!("HTTP {status}: {said}");
-                    return Err(StreamableHttpError::UnexpectedServerResponse(Cow::Owned(message)));
+                    tracing::debug!(body = %said, "what the server answered begins so");
+                    return Err(StreamableHttpError::UnexpectedServerResponse(
+                        format!("HTTP {status}").into(),
+                    ));
                 }
             }
         };

@@ -390,6 +390,30 @@ async fn a_status_message_of_any_length_is_taken_up_to_what_an_answer_may_have()
     }
 }
 
+/// It may be a result, or what the server was sent; errors are shown and logged.
+#[tokio::test]
+async fn what_a_server_answers_that_cannot_be_read_is_in_no_error() {
+    let (json, plain) = ("application/json", "text/plain");
+    let garbled = json!({"jsonrpc": "2.0", "id": 77, "result": {"content": "SECRET"}}).to_string();
+    for (status, kind, body) in [
+        (200, json, "{SECRET"),
+        (200, json, &garbled),
+        (200, plain, "SECRET"),
+        (400, plain, "SECRET"),
+        (500, plain, "SECRET"),
+    ] {
+        let body = body.to_owned();
+        let scripted = Scripted::new(move |asked| match asked.method.as_str() {
+            "tools/list" => ok(json!({ "tools": [] })),
+            _ => Reply::Http(status, vec![("content-type", kind.to_owned())], body.clone()),
+        })
+        .introduced(json!({ "tools": {} }));
+        let running = scripted.http().await;
+        let end = client(running.server()).call_tool(tool()).await.unwrap_err();
+        assert!(!format!("{end} {end:?}").contains("SECRET"), "{end:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_redirect_that_would_change_the_call_or_lead_elsewhere_is_not_followed() {
     let elsewhere = Scripted::new(|_| ok(text("elsewhere")));
