@@ -1,6 +1,9 @@
 //! The `outlast` command: a gateway that gives durable MCP tasks to any server, tools to try them with, and an operator's view
 //! of the tasks of a store.
 
+// Standard error may be full or gone, and then it panics: `text::note` does not.
+#![deny(clippy::print_stderr)]
+
 mod call;
 mod demo;
 mod gateway;
@@ -56,7 +59,7 @@ fn main() -> ExitCode {
         // Whoever read the output has seen enough, as `head` does.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("outlast: {}", text::printable(&format!("{error:#}")));
+            text::note(format_args!("outlast: {}", text::printable(&format!("{error:#}"))));
             ExitCode::FAILURE
         }
     }

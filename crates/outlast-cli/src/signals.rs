@@ -4,6 +4,8 @@ use std::io;
 
 use tokio::sync::oneshot;
 
+use crate::text;
+
 /// Listens from now on; what it returns resolves at the first ctrl-c or SIGTERM. The second one ends the process at
 /// once, whatever it does: nothing that was acknowledged is lost by that.
 ///
@@ -14,7 +16,9 @@ pub(crate) fn asked_to_stop() -> io::Result<impl Future<Output = ()> + Send + 's
     let (stop, stopped) = oneshot::channel();
     tokio::spawn(async move {
         signals.next().await;
-        eprintln!("outlast: stopping once running work has had a few seconds to end; again to stop at once");
+        text::note(format_args!(
+            "outlast: stopping once running work has had a few seconds to end; again to stop at once"
+        ));
         // Refused when the server is stopping already, because its client left.
         let _ = stop.send(());
         signals.next().await;

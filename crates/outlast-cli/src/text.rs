@@ -1,8 +1,17 @@
 //! How things are written for a person at a terminal.
 
-use std::fmt::Write;
+use std::{
+    fmt::{self, Write},
+    io,
+};
 
 pub(crate) use outlast_admin::text::{json, one_line, owner, printable, span};
+
+/// Writes a line to standard error. Where that is a full disk, or nobody reads it any more, the work goes on all the same:
+/// `eprintln!` would panic.
+pub(crate) fn note(line: fmt::Arguments<'_>) {
+    let _ = io::Write::write_fmt(&mut io::stderr().lock(), format_args!("{line}\n"));
+}
 
 /// [Printable](printable) text as several lines, cut after `most` characters. A tab and the line ends of Windows do no harm.
 pub(crate) fn bounded(text: &str, most: usize) -> String {

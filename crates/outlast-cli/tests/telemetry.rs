@@ -10,7 +10,7 @@ use std::{
     io::{BufRead as _, BufReader, Write as _},
     net::TcpStream,
     path::PathBuf,
-    process::Command,
+    process::{Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     thread,
 };
@@ -184,6 +184,7 @@ fn what_is_scraped_under_load_only_grows_and_agrees_with_the_store_in_the_end() 
     assert_eq!(count("outlast_task_seconds", &["status=\"completed\""]), 8 * all + 1);
     assert!(count("outlast_run_seconds", &["outcome=\"completed\""]) > 8 * all);
     assert!(count("outlast_store_seconds", &["operation=\"apply\""]) > 0);
+    assert_eq!(count("outlast_step_seconds", &["outcome=\"failed\""]), 0, "every call was answered");
     assert!(metric(&text, "outlast_polls_total", &["answer=\"served\""]) > 0.0);
     assert_eq!(metric(&text, "outlast_calls_total", &["tool=\"quick\"", "answer=\"task\""]) as u64, 8 * all);
     let described: HashSet<&str> =
@@ -230,6 +231,9 @@ fn the_whole_way_of_a_task_is_one_trace_that_kill_9_does_not_end() {
         command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url);
         // By default it is every five seconds.
         command.env("OTEL_BSP_SCHEDULE_DELAY", "20").env("OTEL_SERVICE_NAME", "our-gateway");
+        command.env("OTEL_RESOURCE_ATTRIBUTES", "service.name=of-all,deployment.environment=test");
+        // However much is logged: spans that are in the log alone are no part of a trace.
+        command.env("RUST_LOG", "trace").stderr(Stdio::null());
         Http::run(command)
     };
     let mut first = start();
@@ -328,9 +332,52 @@ fn what_is_set_up_wrongly_is_refused_before_anything_begins() {
     };
     let said = refused("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
     assert!(said.contains("OTEL_EXPORTER_OTLP_PROTOCOL") && said.contains("http/protobuf"), "{said}");
-    let said = refused("OTEL_EXPORTER_OTLP_ENDPOINT", "no url");
-    assert!(said.contains("the collector of spans"), "{said}");
+    let said = refused("OTEL_EXPORTER_OTLP_ENDPOINT", "localhost:4318");
+    assert!(said.contains("OTEL_EXPORTER_OTLP_ENDPOINT") && said.contains("http://"), "{said}");
     let said = refused("OUTLAST_LOG", "xml");
     assert!(said.contains("OUTLAST_LOG is neither text nor json"), "{said}");
     assert!(!place.path().join("outlast-gateway.db").exists(), "nothing was made");
+}
+
+#[test]
+fn what_is_set_and_not_heeded_is_in_the_log() {
+    let place = Place::new(&[]);
+    let mut command = gateway(&place, &[]);
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9").env("OTEL_TRACES_SAMPLER", "some");
+    command.env("RUST_LOG", "]").stderr(std::fs::File::create(place.path().join("log")).unwrap());
+    let gateway = Http::run(command);
+    assert!(gateway.server.terminate().success());
+    let log = std::fs::read_to_string(place.path().join("log")).unwrap();
+    assert!(log.contains("OTEL_TRACES_SAMPLER is none of") && log.contains("RUST_LOG says nothing"), "{log}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_gateway_whose_standard_error_is_full_works_and_stops_all_the_same() {
+    let place = Place::new(&[]);
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = gateway(&place, &[]);
+    command.env("RUST_LOG", "trace").stderr(full());
+    let mut gateway = Http::run(command);
+    let id = gateway.start("quick", json!({}));
+    gateway.until_status(&id, "completed");
+    assert!(gateway.server.terminate().success());
+
+    // A host that starts its servers itself, and reads nothing of what they say of themselves.
+    let mut command = outlast();
+    command.current_dir(place.path()).env(plain::FOLDER, place.path()).args(["gateway", "--stdio", "--"]);
+    let mut hosted = command
+        .args(plain::command("plain_server"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(full())
+        .spawn()
+        .unwrap();
+    let request = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": with_meta(json!({}))});
+    writeln!(hosted.stdin.as_mut().unwrap(), "{request}").unwrap();
+    let mut answer = String::new();
+    BufReader::new(hosted.stdout.take().unwrap()).read_line(&mut answer).unwrap();
+    assert!(answer.contains("quick"), "{answer}");
+    drop(hosted.stdin.take());
+    assert!(hosted.wait().unwrap().success());
 }

@@ -136,13 +136,13 @@ pub(crate) fn report(end: End, handle: Option<&TaskHandle>, json: bool) -> anyho
         End::Result(result) => {
             write_result(&result, json)?;
             if result.is_error == Some(true) {
-                eprintln!("outlast: the tool ended with an error");
+                text::note(format_args!("outlast: the tool ended with an error"));
                 return Ok(Exit::ToolError);
             }
             Ok(Exit::Done)
         }
         End::Error(error) => {
-            eprintln!("outlast: {}", text::bounded(&said(error.kind()), LONGEST));
+            text::note(format_args!("outlast: {}", text::bounded(&said(error.kind()), LONGEST)));
             let handle = error.handle().or(handle).filter(|_| error.is_retryable());
             if let Some(handle) = handle {
                 say_how_to_go_on(handle);
@@ -152,12 +152,12 @@ pub(crate) fn report(end: End, handle: Option<&TaskHandle>, json: bool) -> anyho
         End::Left => {
             match handle {
                 Some(handle) => {
-                    eprintln!("outlast: detached");
+                    text::note(format_args!("outlast: detached"));
                     say_how_to_go_on(handle);
                 }
-                None => eprintln!(
+                None => text::note(format_args!(
                     "outlast: interrupted before the server answered; whether the tool runs is not known"
-                ),
+                )),
             }
             Ok(Exit::Interrupted)
         }
@@ -184,7 +184,7 @@ pub(crate) fn say_how_to_go_on(handle: &TaskHandle) {
         "goes on"
     };
     let name = handles::name(&handle.save());
-    eprintln!("outlast: the task {goes_on}; `outlast tasks resume {name}` takes it up again");
+    text::note(format_args!("outlast: the task {goes_on}; `outlast tasks resume {name}` takes it up again"));
 }
 
 fn write_result(result: &CallToolResult, json: bool) -> anyhow::Result<()> {

@@ -22,6 +22,7 @@ use self::{own::OwnFiles, tools::DemoTools};
 use crate::{
     signals,
     store::{Named, Opened, Place},
+    text,
 };
 
 /// Serve tools that do real work, to try durable tasks with
@@ -61,7 +62,7 @@ pub(crate) async fn main(args: Args) -> anyhow::Result<()> {
     if args.stdio {
         // A host may start one server for each of its windows, all on one file.
         let store = Opened::open(&place, Role::Auto).await?;
-        eprintln!("outlast: serving on standard input and output, with tasks in {place}");
+        text::note(format_args!("outlast: serving on standard input and output, with tasks in {place}"));
         return serve_stdio(store, own, stop).await;
     }
     let listener = TcpListener::bind(&args.listen)

@@ -28,7 +28,7 @@ use crate::{
     signals,
     store::{self, Opened, Place},
     telemetry,
-    text::shell_word,
+    text::{self, shell_word},
 };
 
 /// Stand in front of any MCP server, and make its slow calls durable tasks
@@ -162,7 +162,7 @@ pub(crate) async fn main(args: Args) -> anyhow::Result<Exit> {
         // A host may start one gateway for each of its windows, all on one file.
         let store = Opened::open(&place, Role::Auto).await?;
         let server = serve(&config, store.shared()).await?;
-        eprintln!("outlast: serving on standard input and output, with tasks in {place}");
+        text::note(format_args!("outlast: serving on standard input and output, with tasks in {place}"));
         let served = outlast::stdio::serve(server.clone(), stop).await;
         end(&server, &store).await;
         served?;

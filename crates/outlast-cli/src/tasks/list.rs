@@ -60,16 +60,16 @@ pub(super) async fn run(store: &dyn Store, args: Args, out: &mut impl Write) -> 
     }
     write!(out, "{}", table(&page.tasks, &served, page.now))?;
     if page.tasks.is_empty() {
-        eprintln!("no tasks");
+        text::note(format_args!("no tasks"));
     }
     if page.tasks.iter().any(|task| unserved(task, &served)) {
-        eprintln!(
+        text::note(format_args!(
             "{UNSERVED} nobody takes it up: the last server on this file does not serve its tool in its version. \
             Start one that does, or cancel it"
-        );
+        ));
     }
     if let Some(next) = page.next {
-        eprintln!("there are more; the same command with --after {next} lists them");
+        text::note(format_args!("there are more; the same command with --after {next} lists them"));
     }
     Ok(())
 }

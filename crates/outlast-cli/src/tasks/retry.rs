@@ -5,6 +5,8 @@ use std::io::Write;
 use outlast_admin::{operate, view};
 use outlast_core::{Store, TaskId, ToolVersion};
 
+use crate::text;
+
 /// Start a failed task again, as a new one
 ///
 /// A failed task stays as it is. The new one carries out the same call for the same owner, and goes on from what is kept
@@ -27,9 +29,9 @@ pub(super) async fn run(store: &dyn Store, args: Args, out: &mut impl Write) -> 
     if retried.unserved {
         let ToolVersion { tool, version } = view::tool_version(&retried.task);
         let of = if version.is_empty() { String::new() } else { format!(" in version {version}") };
-        eprintln!(
+        text::note(format_args!(
             "outlast: it waits for a server that serves '{tool}'{of}; the last one on this file does not"
-        );
+        ));
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod metrics;
 mod otlp;
+mod settings;
 
 use std::{
     env,
@@ -26,7 +27,10 @@ pub(crate) fn begin(is_server: bool) -> anyhow::Result<Export> {
     // The SDK warns of each tool that fails and each connection that cannot be made, which is no news to the one who is
     // told so anyway; and it takes a caller that leaves before the answer for an error.
     let quiet = "warn,outlast_gateway=info,rmcp=error,rmcp::service=off,rmcp::transport::worker=off";
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(quiet));
+    let asked = env::var(EnvFilter::DEFAULT_ENV).ok().filter(|asked| !asked.is_empty());
+    let filter = asked.as_deref().map(EnvFilter::try_new);
+    let is_unread = matches!(filter, Some(Err(_)));
+    let filter = filter.and_then(Result::ok).unwrap_or_else(|| EnvFilter::new(quiet));
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     let lines = match env::var(LOG).as_deref() {
         Err(_) | Ok("" | "text") => lines.with_ansi(io::stderr().is_terminal()).boxed(),
@@ -37,5 +41,9 @@ pub(crate) fn begin(is_server: bool) -> anyhow::Result<Export> {
     };
     let (export, spans) = if is_server { otlp::begin()? } else { (Export::none(), None) };
     tracing_subscriber::registry().with(lines.with_filter(filter)).with(spans).init();
+    if is_unread {
+        tracing::warn!("{} says nothing that can be read, and is not heeded", EnvFilter::DEFAULT_ENV);
+    }
+    export.announce();
     Ok(export)
 }

@@ -8,35 +8,48 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use async_trait::async_trait;
-use opentelemetry::trace::TracerProvider as _;
+use opentelemetry::{Key, trace::TracerProvider as _};
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{SpanExporter, WithHttpConfig as _};
-use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
+use opentelemetry_sdk::{
+    Resource,
+    resource::{EnvResourceDetector, ResourceDetector as _},
+    trace::SdkTracerProvider,
+};
 use tokio::runtime::Handle;
 use tracing::Subscriber;
 use tracing_subscriber::{EnvFilter, Layer, registry::LookupSpan};
 
-const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
-const PROTOCOLS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
+use super::settings::{self, Settings};
+
 /// What is exported: what happens to tasks, and nothing that the export itself does.
 const EXPORTED: &str = "off,outlast=info,outlast_runtime=info,outlast_gateway=info";
-/// How long a collector may take over one batch, and all that is left at the end.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a collector may take over all that is left at the end.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 /// No answer of a collector is larger.
 const LARGEST: usize = 64 << 10;
 
 /// An export that goes on until it is ended.
-pub(crate) struct Export(Option<SdkTracerProvider>);
+pub(crate) struct Export {
+    provider: Option<SdkTracerProvider>,
+    unheeded: Vec<String>,
+}
 
 impl Export {
     pub(crate) fn none() -> Self {
-        Self(None)
+        Self { provider: None, unheeded: Vec::new() }
+    }
+
+    /// Tells the log what was set and is not done.
+    pub(super) fn announce(&self) {
+        for what in &self.unheeded {
+            tracing::warn!("a variable of the export of spans is not heeded: {what}");
+        }
     }
 
     /// Sends what is left. Blocks the thread, which must be none of the runtime's.
     pub(crate) fn end(self) {
-        if let Some(provider) = self.0 {
+        if let Some(provider) = self.provider {
             // Whoever collects is gone, or slow; the process ends all the same.
             let _ = provider.shutdown_with_timeout(LAST_WORDS);
         }
@@ -48,37 +61,29 @@ pub(super) fn begin<S>() -> anyhow::Result<(Export, Option<impl Layer<S>>)>
 where
     S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
 {
-    let set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
-    let is = |name: &str, value: &str| env::var(name).is_ok_and(|set| set.eq_ignore_ascii_case(value));
-    if !ENDPOINTS.into_iter().any(set)
-        || is("OTEL_SDK_DISABLED", "true")
-        || is("OTEL_TRACES_EXPORTER", "none")
-    {
+    let Some(Settings { patience, unheeded }) = settings::read(|name| env::var(name).ok())? else {
         return Ok((Export::none(), None));
-    }
-    if let Some(name) = PROTOCOLS.into_iter().find(|name| set(name))
-        && !is(name, "http/protobuf")
-    {
-        bail!(
-            "{name} names a protocol that is not spoken here: spans are sent as http/protobuf; leave it out, and name the \
-             collector's port for that, which is 4318 as a rule"
-        );
-    }
+    };
     let what = "the collector of spans that OTEL_EXPORTER_OTLP_ENDPOINT names cannot be used";
     let client = Client {
         runtime: Handle::current(),
-        client: outlast_auth::https_client(PATIENCE).map_err(anyhow::Error::from_boxed).context(what)?,
+        client: outlast_auth::https_client(patience).map_err(anyhow::Error::from_boxed).context(what)?,
         is_away: AtomicBool::new(false),
     };
-    let exporter = SpanExporter::builder().with_http().with_http_client(client).build().context(what)?;
-    let mut resource = Resource::builder();
-    if !set("OTEL_SERVICE_NAME") {
-        resource = resource.with_service_name("outlast");
-    }
-    let provider =
-        SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource.build()).build();
+    // The cause may have the URL in it.
+    let exporter = SpanExporter::builder().with_http().with_http_client(client).build();
+    let Ok(exporter) = exporter else { bail!("{what}") };
+    let resource = Resource::builder().with_service_name(service()).build();
+    let provider = SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build();
     let spans = tracing_opentelemetry::layer().with_tracer(provider.tracer("outlast"));
-    Ok((Export(Some(provider)), Some(spans.with_filter(EnvFilter::new(EXPORTED)))))
+    Ok((Export { provider: Some(provider), unheeded }, Some(spans.with_filter(EnvFilter::new(EXPORTED)))))
+}
+
+/// What the spans are said to come from. `OTEL_SERVICE_NAME` goes before an attribute, which the SDK takes the other way round.
+fn service() -> String {
+    let named = env::var("OTEL_SERVICE_NAME").ok().filter(|name| !name.is_empty());
+    let of_attributes = || EnvResourceDetector::new().detect().get(&Key::new("service.name"));
+    named.or_else(|| Some(of_attributes()?.to_string())).unwrap_or_else(|| "outlast".to_owned())
 }
 
 /// Sends batches over the runtime's own connections: the thread that exports has none.
