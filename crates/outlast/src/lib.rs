@@ -52,8 +52,9 @@
 //! | `outlast_push_seconds` | | from a change of a task to its notification |
 //!
 //! What is counted of tasks is counted by the store once it is durable, so the sums over all processes agree with what it
-//! keeps. A few hundred tools are told apart, whatever names callers make up; others are counted as `other`. Whoever runs the
-//! operators' page gets the store's own numbers beside these: tasks by status, those that wait, and for how long.
+//! keeps. Tools that the server lists, or that are set up, are counted by their names, and of what callers make up the first
+//! hundred names; others are counted as `other`. Whoever runs the operators' page gets the store's own numbers beside these:
+//! tasks by status, those that wait, and for how long.
 //!
 //! # Traces
 //!
