@@ -235,6 +235,51 @@ fn a_refusal_of_the_server_is_told_to_the_caller() {
     assert!(why.contains("does not accept the `Authorization` header") && !why.contains(ANN), "{why}");
 }
 
+/// Sends a message of 2025-11-25, and gives the status of the answer and the session that it names.
+fn send(address: &str, token: &str, session: Option<&str>, message: &Value) -> (String, Option<String>) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let authorization = match token {
+        "" => String::new(),
+        token => format!("Authorization: Bearer {token}\r\n"),
+    };
+    let session = session.map(|id| format!("Mcp-Session-Id: {id}\r\n")).unwrap_or_default();
+    let body = message.to_string();
+    write!(
+        stream,
+        "POST /mcp HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{authorization}{session}Content-Type: application/json\r\n\
+        Accept: application/json, text/event-stream\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let status = lines.next().unwrap().split(' ').nth(1).unwrap().to_owned();
+    let head = lines.take_while(|line| !line.is_empty());
+    let named = head.filter_map(|line| line.strip_prefix("mcp-session-id: ").map(str::to_owned)).next();
+    (status, named)
+}
+
+#[test]
+fn without_auth_a_session_is_that_of_its_token_alone() {
+    let place = Place::new(&[]);
+    let url = Upstream::default().serve();
+    let sessions_of = |args: &[&str], others: &str| {
+        let gateway = Http::run(gateway(&place, &url, &[&["--listen", "127.0.0.1:0"], args].concat()));
+        let hello = json!({
+            "jsonrpc": "2.0", "id": 1, "method": "initialize",
+            "params": { "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } },
+        });
+        let (status, session) = send(&gateway.address, ANN, None, &hello);
+        assert_eq!(status, "200");
+        let ping = json!({ "jsonrpc": "2.0", "id": 2, "method": "ping" });
+        let pings = |token| send(&gateway.address, token, session.as_deref(), &ping).0;
+        assert_eq!([pings(BOB), pings("")], [others, others]);
+        assert_eq!(pings(ANN), "200");
+    };
+    sessions_of(&["--forward-authorization"], "404");
+    // Where nobody is told apart, a session may outlive its token.
+    sessions_of(&["--db", "other.db"], "200");
+}
+
 #[test]
 fn a_check_knows_that_callers_bring_their_tokens() {
     let (place, upstream) = (Place::new(&[]), Upstream::default());

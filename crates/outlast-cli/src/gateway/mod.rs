@@ -186,6 +186,8 @@ pub(crate) async fn main(args: Args) -> anyhow::Result<Exit> {
     let mut options = http::Options::default();
     options.allowed_hosts.push(address.ip().to_string());
     config.access.name(&mut options);
+    // Without `auth` a token is all that tells one caller from another, and here it matters who that is.
+    options.sessions_by_token = config.upstreams.iter().any(config::UpstreamConfig::forwards);
     let page = page.zip(measured);
     let page = page.map(|(page, measured)| page.serve(store.shared(), measured, &options.allowed_hosts));
     let admin = page.as_ref().map(|page| page.admin.clone());

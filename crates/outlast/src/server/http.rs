@@ -46,7 +46,7 @@ use tower::{Layer, Service};
 use super::{
     TaskServer,
     connections::Connections,
-    owner::Principal,
+    owner::{Principal, header_owner},
     push::{
         aside::{LISTEN, move_aside},
         pace::Pace,
@@ -71,6 +71,9 @@ pub struct Options {
     pub max_body_bytes: usize,
     /// Ends every stream when cancelled.
     pub cancel: CancellationToken,
+    /// Makes a session of an earlier protocol that of the `Authorization` header alone with which it was begun, where no
+    /// [`Principal`] says who calls. Not so by default: a client that exchanges its token would lose the session.
+    pub sessions_by_token: bool,
     /// Requests that are being answered, streams not counted.
     in_flight: TaskTracker,
     seal: SessionSeal,
@@ -86,6 +89,7 @@ impl Default for Options {
             allowed_origins: origins.collect(),
             max_body_bytes: 4 << 20,
             cancel: CancellationToken::new(),
+            sessions_by_token: false,
             in_flight: TaskTracker::new(),
             seal: SessionSeal::new(),
         }
@@ -219,6 +223,7 @@ pub fn layer(options: &Options) -> TaskLayer {
         max_body_bytes: options.max_body_bytes,
         in_flight: options.in_flight.clone(),
         seal: options.seal.clone(),
+        by_token: options.sessions_by_token,
     }
 }
 
@@ -236,6 +241,7 @@ pub struct TaskLayer {
     max_body_bytes: usize,
     in_flight: TaskTracker,
     seal: SessionSeal,
+    by_token: bool,
 }
 
 impl<S> Layer<S> for TaskLayer {
@@ -247,6 +253,7 @@ impl<S> Layer<S> for TaskLayer {
             max_body_bytes: self.max_body_bytes,
             in_flight: self.in_flight.clone(),
             seal: self.seal.clone(),
+            by_token: self.by_token,
         }
     }
 }
@@ -258,6 +265,7 @@ pub struct TaskService<S> {
     max_body_bytes: usize,
     in_flight: TaskTracker,
     seal: SessionSeal,
+    by_token: bool,
 }
 
 impl<S, B> Service<Request<Body>> for TaskService<S>
@@ -279,9 +287,12 @@ where
         // The clone takes the place of the service that was polled ready.
         let ready = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, ready);
-        let (max, seal) = (self.max_body_bytes, self.seal.clone());
+        let (max, seal, by_token) = (self.max_body_bytes, self.seal.clone(), self.by_token);
         Box::pin(self.in_flight.track_future(async move {
-            let caller = request.extensions().get::<Principal>().cloned();
+            let caller = match request.extensions().get::<Principal>() {
+                Some(principal) => Some(principal.clone()),
+                None => by_token.then(|| Principal::new(header_owner(request.headers()).as_str())),
+            };
             if !seal.take(caller.as_ref(), request.headers_mut()) {
                 // As the SDK says it of one that never was.
                 let mut response = Response::new(Body::from("Not Found: Session not found"));
