@@ -21,15 +21,23 @@ pub type AuthorizationSource = Arc<dyn Fn() -> Option<Authorization> + Send + Sy
 impl Authorization {
     /// This very value.
     #[must_use]
-    pub fn new(mut value: HeaderValue) -> Self {
-        value.set_sensitive(true);
-        Self(Some(value))
+    pub fn new(value: HeaderValue) -> Self {
+        // That of a request is a piece of all its headers, which would be kept as long as this.
+        let mut own = HeaderValue::from_bytes(value.as_bytes()).unwrap_or(value);
+        own.set_sensitive(true);
+        Self(Some(own))
     }
 
     /// No header at all.
     #[must_use]
     pub fn none() -> Self {
         Self(None)
+    }
+
+    /// How many bytes the header has.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.0.as_ref().map_or(0, HeaderValue::len)
     }
 
     pub(crate) fn value(&self) -> Option<&HeaderValue> {
@@ -58,6 +66,15 @@ pub fn is_unauthorized(error: &ServiceError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn it_keeps_nothing_but_the_header() {
+        let value = HeaderValue::from_static("Bearer s3cret");
+        let authorization = Authorization::new(value.clone());
+        assert_eq!((authorization.value(), authorization.size()), (Some(&value), value.len()));
+        assert_ne!(authorization.value().unwrap().as_bytes().as_ptr(), value.as_bytes().as_ptr());
+        assert_eq!(Authorization::none().size(), 0);
+    }
 
     #[test]
     fn what_it_prints_is_not_the_header() {

@@ -39,7 +39,7 @@ pub(crate) struct Waits {
 
 impl Waits {
     /// Waits until the owner of the work sends a request with another header than `tried`, or the upstream may be asked again
-    /// all the same.
+    /// all the same. Work that has no header must not ask: it would ask as somebody else.
     pub(crate) async fn next(
         &mut self,
         upstream: &Upstream,
@@ -61,6 +61,7 @@ impl Waits {
         }
         let pause = self.pause.map_or(FIRST, |pause| pause.saturating_mul(2).min(LONGEST));
         self.pause = Some(pause);
+        let again = if tried.is_some() { until.min(now + pause) } else { until };
         tokio::select! {
             biased;
             () = context.cancelled() => return Next::Cancelled,
@@ -68,11 +69,33 @@ impl Waits {
                 tracing::info!(upstream = upstream.name(), "a request brought a token for a task that waited");
                 *self = Self::default();
             }
-            () = tokio::time::sleep_until(until.min(now + pause)) => {}
+            () = tokio::time::sleep_until(again) => {}
         }
         context.status(GOES_ON);
         Next::Again
     }
+}
+
+/// Waits until work is known to have a header, or none, where it was lost with an earlier process.
+///
+/// # Errors
+/// When it is cancelled before, or nobody came: nothing can be asked of the upstream.
+pub(crate) async fn regained(
+    upstream: &Upstream,
+    context: &TaskContext,
+    work: &Work,
+) -> Result<(), ErrorData> {
+    let mut waits = Waits::default();
+    while work.authorization().is_none() {
+        match waits.next(upstream, context, work, None).await {
+            Next::Again => {}
+            // The request that asks for the end may have brought one, with which a task of the upstream can be ended.
+            Next::Cancelled if work.authorization().is_some() => {}
+            Next::Cancelled => return Err(context.cancel_error()),
+            Next::GivenUp(refusal) => return Err(refusal),
+        }
+    }
+    Ok(())
 }
 
 fn given_up() -> ErrorData {

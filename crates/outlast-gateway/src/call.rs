@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tracing::Span;
 
 use crate::{
-    authorized::{Next, Waits},
+    authorized::{Next, Waits, regained},
     bridge::Bridge,
     clock,
     results::Typed,
@@ -66,6 +66,9 @@ async fn make(
     work: Arc<Work>,
     request: CallToolRequestParams,
 ) -> Result<CallToolResult, ErrorData> {
+    if upstream.forwards() {
+        regained(upstream, &context, &work).await?;
+    }
     let tool = request.name.to_string();
     let mut is_first = false;
     let sent = || {

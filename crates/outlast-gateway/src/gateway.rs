@@ -248,11 +248,18 @@ impl Gateway {
 
     /// What is stored of a call in the place of its `Authorization`.
     fn ticket(&self, extensions: &Extensions) -> Option<Ticket> {
-        // A call that is held comes by twice.
-        if let Some(ticket) = extensions.get::<Ticket>() {
-            return Some(ticket.clone());
+        let caller = self.caller(extensions);
+        match caller.authorization {
+            Some(authorization) => self.inner.works.ticket(&caller.owner, authorization),
+            None => Some(Ticket::none()),
         }
-        self.inner.works.ticket(self.caller(extensions).authorization?)
+    }
+
+    /// A call that is held comes by again, and has its ticket then.
+    pub(crate) fn discard_ticket(&self, extensions: &mut Extensions) {
+        if let Some(ticket) = extensions.remove::<Ticket>() {
+            self.inner.works.discard(&ticket);
+        }
     }
 
     fn heard_about(&self, extensions: &Extensions, task: &str) {

@@ -66,8 +66,9 @@ pub(crate) fn call(
 async fn hold(
     gateway: &Gateway,
     request: CallToolRequestParams,
-    context: RequestContext<RoleServer>,
+    mut context: RequestContext<RoleServer>,
 ) -> Result<CallToolResponse, ErrorData> {
+    gateway.discard_ticket(&mut context.extensions);
     let server = gateway
         .inner
         .server

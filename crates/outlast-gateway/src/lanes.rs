@@ -36,7 +36,7 @@ struct Lane {
 
 impl Lanes {
     /// The way of an owner, made where there is none. None where there are too many that are in use. Those that had to make room
-    /// are to be closed.
+    /// are to be closed: one that nobody uses, else one that the upstream has never let in, since tokens can be made up.
     pub(crate) fn of(
         &self,
         owner: &Owner,
@@ -50,8 +50,13 @@ impl Lanes {
         }
         let mut let_go = Vec::new();
         if lanes.len() >= MOST {
-            let idle = lanes.iter().filter(|(_, lane)| lane.is_unused()).min_by_key(|(_, lane)| lane.used);
-            let Some(oldest) = idle.map(|(owner, _)| owner.clone()) else { return (None, let_go) };
+            let oldest = |may_go: fn(&Lane) -> bool| {
+                let may_go = lanes.iter().filter(|(_, lane)| may_go(lane));
+                may_go.min_by_key(|(_, lane)| lane.used).map(|(owner, _)| owner.clone())
+            };
+            let oldest =
+                oldest(Lane::is_unused).or_else(|| oldest(|lane| lane.upstream.declared().is_none()));
+            let Some(oldest) = oldest else { return (None, let_go) };
             let_go.extend(lanes.remove(&oldest).map(|lane| lane.upstream));
         }
         let upstream = Arc::new(make());
@@ -191,8 +196,12 @@ impl Upstream {
     /// When there are too many owners.
     pub(crate) fn for_work(self: &Arc<Self>, owner: &Owner, work: &Work) -> Result<Arc<Self>, ErrorData> {
         let lane = self.for_owner(owner)?;
-        if let (Way::Own(newest), Some(authorization)) = (&lane.way, work.authorization()) {
-            newest.set_first(&authorization);
+        if let Way::Own(newest) = &lane.way {
+            match (work.authorization(), newest.get()) {
+                (Some(own), None) if own != Authorization::none() => newest.set_first(&own),
+                (None, Some(newest)) => work.give(&newest),
+                _ => {}
+            }
         }
         Ok(lane)
     }
@@ -242,11 +251,17 @@ impl Upstream {
 #[cfg(test)]
 mod tests {
     use outlast_client::Server;
+    use rmcp::model::{ProtocolVersion, ServerCapabilities, ServerPeerInfo};
 
     use super::*;
 
     fn make() -> Upstream {
         Upstream::only(Server::http("http://localhost:1/"))
+    }
+
+    fn reach(upstream: &Upstream) {
+        let info = ServerPeerInfo::new(ProtocolVersion::V_2026_07_28, ServerCapabilities::default());
+        upstream.declares(Some(Arc::new(info)));
     }
 
     #[test]
@@ -275,7 +290,20 @@ mod tests {
         assert!(lanes.known(&owner(1)).is_none() && lanes.known(&owner(0)).is_some());
         drop(in_use);
         let all = lanes.all();
+        all.iter().for_each(|lane| reach(lane));
         assert!(lanes.of(&owner(MOST + 1), now, make).0.is_none());
         assert_eq!(all.len(), MOST);
+    }
+
+    #[test]
+    fn those_that_were_never_let_in_take_no_place_from_others() {
+        let (lanes, now) = (Lanes::default(), clock::now());
+        let of = |n: usize| lanes.of(&Owner::new(n.to_string()), now + Duration::from_millis(n as u64), make);
+        let in_use: Vec<_> = (0..MOST).filter_map(|n| of(n).0).collect();
+        reach(&in_use[0]);
+        let (made, let_go) = of(MOST);
+        assert!(made.is_some() && Arc::ptr_eq(&let_go[0], &in_use[1]));
+        assert!(lanes.known(&Owner::new("0")).is_some());
+        assert_eq!(lanes.all().len(), MOST);
     }
 }

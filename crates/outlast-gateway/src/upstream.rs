@@ -324,12 +324,17 @@ impl Upstream {
             }
         };
         if let Ok(peer) = &reached {
-            *self.declared.lock().unwrap_or_else(PoisonError::into_inner) = peer.peer_info();
+            self.declares(peer.peer_info());
             if was_away {
                 self.tell_of_return();
             }
         }
         reached
+    }
+
+    /// It was reached, and says this of itself.
+    pub(crate) fn declares(&self, info: Option<Arc<ServerPeerInfo>>) {
+        *self.declared.lock().unwrap_or_else(PoisonError::into_inner) = info;
     }
 
     /// What it last said of itself; none before it was reached for the first time.

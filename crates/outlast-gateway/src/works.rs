@@ -20,12 +20,26 @@ use crate::clock;
 
 /// How long a call may wait for its turn before its header is let go. It then begins as if the gateway had been started again.
 const KEPT: Duration = Duration::from_secs(3_600);
-/// How many calls may wait so; of more, the oldest lose their headers.
-const MOST: usize = 10_000;
+/// How many bytes the headers of all calls that wait so may have, with what each costs beside its header. Where there are more,
+/// the oldest call of the owner who has most of them loses its header.
+const MOST: usize = 32 << 20;
+/// What a header costs beside its bytes.
+const EACH: usize = 1 << 10;
 
 /// What is stored of a call in the place of its header.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ticket(String);
+
+impl Ticket {
+    /// That of a call without a header.
+    pub(crate) fn none() -> Self {
+        Self(String::new())
+    }
+
+    fn is_none(&self) -> bool {
+        self.0.is_empty()
+    }
+}
 
 /// See the module.
 #[derive(Default)]
@@ -36,22 +50,32 @@ pub(crate) struct Works {
 
 impl Works {
     /// Keeps the header of a call until its work begins.
-    pub(crate) fn ticket(&self, authorization: Authorization) -> Option<Ticket> {
+    pub(crate) fn ticket(&self, owner: &Owner, authorization: Authorization) -> Option<Ticket> {
         // Not to be guessed, although it is of use to nobody but this process.
         let mut mark = [0; 16];
         getrandom::fill(&mut mark).ok()?;
         let ticket: String = mark.iter().map(|byte| format!("{byte:02x}")).collect();
-        lock(&self.tickets).insert(ticket.clone(), authorization, clock::now());
+        lock(&self.tickets).insert(ticket.clone(), owner, authorization, clock::now());
         Some(Ticket(ticket))
+    }
+
+    /// No work begins by this.
+    pub(crate) fn discard(&self, Ticket(ticket): &Ticket) {
+        lock(&self.tickets).redeem(ticket);
     }
 
     /// Work begins, or is taken up again; `mark` tells its task from others.
     pub(crate) fn begin(&self, owner: &Owner, mark: String, ticket: Option<&Ticket>) -> Arc<Work> {
-        let authorization = ticket.and_then(|Ticket(ticket)| lock(&self.tickets).redeem(ticket));
+        let authorization = match ticket {
+            Some(ticket) if ticket.is_none() => Some(Authorization::none()),
+            Some(Ticket(ticket)) => lock(&self.tickets).redeem(ticket),
+            None => None,
+        };
+        let has_lost_it = authorization.is_none();
         let work = Arc::new(Work {
             mark,
-            has_lost_it: ticket.is_some() && authorization.is_none(),
-            waits: AtomicBool::new(false),
+            has_lost_it,
+            waits: AtomicBool::new(has_lost_it),
             authorization: watch::channel(authorization).0,
         });
         let mut under_way = lock(&self.under_way);
@@ -95,7 +119,7 @@ impl fmt::Debug for Works {
 /// A call that is under way.
 pub(crate) struct Work {
     mark: String,
-    /// Whether its call had a header, which this process does not know.
+    /// Whether it is not known to this process which header its call had.
     has_lost_it: bool,
     /// Whether the header of any request of its owner is welcome.
     waits: AtomicBool,
@@ -109,6 +133,15 @@ impl Work {
 
     pub(crate) fn has_lost_it(&self) -> bool {
         self.has_lost_it
+    }
+
+    /// Gives it the header of another request of its owner, where it has none.
+    pub(crate) fn give(&self, authorization: &Authorization) {
+        self.authorization.send_if_modified(|held| {
+            let is_lost = held.is_none();
+            held.get_or_insert_with(|| authorization.clone());
+            is_lost
+        });
     }
 
     /// The newest header for each request of the work.
@@ -136,24 +169,58 @@ impl Work {
 /// Headers of calls whose work has not begun. Pure.
 #[derive(Default)]
 struct Tickets {
-    held: HashMap<String, Authorization>,
-    order: VecDeque<(String, Instant)>,
+    /// The oldest first.
+    held: VecDeque<Held>,
+    costs: HashMap<Owner, usize>,
+    cost: usize,
+}
+
+struct Held {
+    ticket: String,
+    owner: Owner,
+    authorization: Authorization,
+    since: Instant,
+}
+
+impl Held {
+    fn cost(&self) -> usize {
+        self.authorization.size() + EACH
+    }
 }
 
 impl Tickets {
-    fn insert(&mut self, ticket: String, authorization: Authorization, now: Instant) {
-        while self.order.len() >= MOST || self.order.front().is_some_and(|(_, since)| *since + KEPT <= now) {
-            let Some((oldest, _)) = self.order.pop_front() else { break };
-            self.held.remove(&oldest);
+    fn insert(&mut self, ticket: String, owner: &Owner, authorization: Authorization, now: Instant) {
+        while self.held.front().is_some_and(|held| held.since + KEPT <= now) {
+            self.remove(0);
         }
-        self.order.push_back((ticket.clone(), now));
-        self.held.insert(ticket, authorization);
+        let held = Held { ticket, owner: owner.clone(), authorization, since: now };
+        self.cost += held.cost();
+        *self.costs.entry(owner.clone()).or_default() += held.cost();
+        self.held.push_back(held);
+        while self.cost > MOST {
+            // So that nobody can make others lose theirs by having many.
+            let most = self.costs.iter().max_by_key(|(_, cost)| **cost).map(|(owner, _)| owner);
+            let oldest = most.and_then(|most| self.held.iter().position(|held| held.owner == *most));
+            let Some(oldest) = oldest else { break };
+            self.remove(oldest);
+        }
     }
 
     fn redeem(&mut self, ticket: &str) -> Option<Authorization> {
-        let held = self.held.remove(ticket)?;
-        self.order.retain(|(known, _)| known != ticket);
-        Some(held)
+        let at = self.held.iter().position(|held| held.ticket == ticket)?;
+        self.remove(at)
+    }
+
+    fn remove(&mut self, at: usize) -> Option<Authorization> {
+        let held = self.held.remove(at)?;
+        self.cost -= held.cost();
+        if let Some(cost) = self.costs.get_mut(&held.owner) {
+            *cost -= held.cost();
+            if *cost == 0 {
+                self.costs.remove(&held.owner);
+            }
+        }
+        Some(held.authorization)
     }
 }
 
@@ -174,32 +241,55 @@ mod tests {
 
     #[test]
     fn a_ticket_is_good_once_and_not_for_ever() {
-        let (mut tickets, now) = (Tickets::default(), clock::now());
-        tickets.insert("a".into(), header("a"), now);
-        tickets.insert("b".into(), header("b"), now + KEPT / 2);
+        let (mut tickets, now, ann) = (Tickets::default(), clock::now(), Owner::new("ann"));
+        tickets.insert("a".into(), &ann, header("a"), now);
+        tickets.insert("b".into(), &ann, header("b"), now + KEPT / 2);
         assert_eq!((tickets.redeem("b"), tickets.redeem("b")), (Some(header("b")), None));
-        tickets.insert("c".into(), header("c"), now + KEPT);
-        assert_eq!(tickets.redeem("a"), None);
-        for n in 0..MOST {
-            tickets.insert(n.to_string(), header("n"), now + KEPT);
+        tickets.insert("c".into(), &ann, header("c"), now + KEPT);
+        assert_eq!((tickets.redeem("a"), tickets.redeem("c")), (None, Some(header("c"))));
+        assert_eq!((tickets.cost, tickets.held.len(), tickets.costs.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn who_has_many_tickets_costs_nobody_else_theirs() {
+        let (mut tickets, now) = (Tickets::default(), clock::now());
+        let (ann, bob) = (Owner::new("ann"), Owner::new("bob"));
+        tickets.insert("ann's".into(), &ann, header("ann"), now);
+        let large = Authorization::new(HeaderValue::from_bytes(&[b'b'; 100_000]).unwrap());
+        for n in 0..1_000 {
+            tickets.insert(n.to_string(), &bob, large.clone(), now);
         }
-        assert_eq!((tickets.held.len(), tickets.order.len()), (MOST, MOST));
-        assert_eq!((tickets.redeem("c"), tickets.redeem("0")), (None, Some(header("n"))));
+        assert!(tickets.cost <= MOST && tickets.held.len() > 100);
+        assert_eq!((tickets.redeem("ann's"), tickets.redeem("0")), (Some(header("ann")), None));
+        assert_eq!(tickets.redeem("999"), Some(large));
+    }
+
+    #[test]
+    fn a_call_without_a_header_has_lost_none() {
+        let (works, ann) = (Works::default(), Owner::new("ann"));
+        let work = works.begin(&ann, "one".to_owned(), Some(&Ticket::none()));
+        assert_eq!((work.authorization(), work.has_lost_it()), (Some(Authorization::none()), false));
+        let unknown = works.begin(&ann, "two".to_owned(), None);
+        assert_eq!((unknown.authorization(), unknown.has_lost_it()), (None, true));
+        unknown.give(&header("newest"));
+        unknown.give(&header("another"));
+        assert_eq!(unknown.authorization(), Some(header("newest")));
     }
 
     #[test]
     fn a_request_about_a_task_renews_its_header_and_no_other() {
         let works = Works::default();
         let (ann, bob) = (Owner::new("ann"), Owner::new("bob"));
-        let ticket = works.ticket(header("old"));
-        let begin = |owner, mark: &str| works.begin(owner, mark.to_owned(), None);
+        let ticket = works.ticket(&ann, header("old"));
+        let begin = |owner, mark: &str| works.begin(owner, mark.to_owned(), Some(&Ticket::none()));
         let work = works.begin(&ann, "one".to_owned(), ticket.as_ref());
         let (other, bobs) = (begin(&ann, "two"), begin(&bob, "one"));
         works.heard(&ann, None, &header("new"));
         assert_eq!(work.authorization(), Some(header("old")));
         works.heard(&ann, Some("one"), &header("new"));
         assert_eq!(work.authorization(), Some(header("new")));
-        assert_eq!((other.authorization(), bobs.authorization()), (None, None));
+        let none = || Some(Authorization::none());
+        assert_eq!((other.authorization(), bobs.authorization()), (none(), none()));
     }
 
     #[test]

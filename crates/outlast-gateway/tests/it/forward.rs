@@ -47,6 +47,8 @@ struct Inner {
     good: Mutex<BTreeSet<&'static str>>,
     sessions: AtomicUsize,
     is_done: AtomicBool,
+    /// Whether its tasks are not those of callers without a token.
+    has_owners: AtomicBool,
 }
 
 impl Stub {
@@ -58,6 +60,7 @@ impl Stub {
             good: Mutex::default(),
             sessions: AtomicUsize::new(0),
             is_done: AtomicBool::new(false),
+            has_owners: AtomicBool::new(false),
         }))
     }
 
@@ -117,6 +120,16 @@ impl Stub {
             return acknowledged(&message);
         }
         let outcome = match self.result(&method, &token, &message["params"]) {
+            // Without a token one is another caller, who has no tasks.
+            Some(_)
+                if method.starts_with("tasks/")
+                    && token == "nobody"
+                    && self.0.has_owners.load(Ordering::SeqCst) =>
+            {
+                json!({
+                    "jsonrpc": "2.0", "id": message["id"], "error": { "code": -32602, "message": "no such task" },
+                })
+            }
             Some(mut result) => {
                 if !self.0.legacy && result["resultType"].is_null() {
                     result["resultType"] = "complete".into();
@@ -596,13 +609,39 @@ impl Site {
 
     /// A gateway on the file; it ends when the runtime that it was started on does.
     async fn start(&self) -> TaskServer<Gateway> {
-        let store: Arc<dyn Store> = loop {
+        self.start_on(self.store().await).await
+    }
+
+    async fn store(&self) -> Arc<dyn Store> {
+        loop {
             match SqliteStore::open(self.file()) {
                 Ok(store) => break Arc::new(store),
                 // The gateway before this one may still be on its way out.
                 Err(_) => tokio::task::yield_now().await,
             }
-        };
+        }
+    }
+
+    /// Runs a gateway in which ann has a task that goes on at the upstream, and ends the gateway. Gives the task.
+    async fn left_by_earlier(&self, stub: &Stub) -> String {
+        // A runtime of its own, with which all of the gateway ends at once.
+        std::thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    let runtime = tokio::runtime::Runtime::new().unwrap();
+                    runtime.block_on(async {
+                        let ann = Caller { address: serve(self.start().await).await, token: "ann-1" };
+                        let id = ann.start("slow").await;
+                        stub.until_seen("tasks/get", "ann-1", 1).await;
+                        id
+                    })
+                })
+                .join()
+                .unwrap()
+        })
+    }
+
+    async fn start_on(&self, store: Arc<dyn Store>) -> TaskServer<Gateway> {
         let upstream = Upstream::only(Server::http(self.1.clone())).forward_authorization();
         gateway(vec![upstream], store).await
     }
@@ -621,27 +660,11 @@ async fn after_a_restart_a_task_waits_for_its_owners_next_request_and_goes_on() 
     // An answer of this upstream would bring the token into the store by itself.
     stub.lets_in(&["ann-1", "ann-2"]);
     let site = Site::new(&stub).await;
-    // A runtime of its own, with which all of the first gateway ends at once.
-    let first = std::thread::scope(|scope| {
-        scope
-            .spawn(|| {
-                let runtime = tokio::runtime::Runtime::new().unwrap();
-                runtime.block_on(async {
-                    let ann = Caller { address: serve(site.start().await).await, token: "ann-1" };
-                    let id = ann.start("slow").await;
-                    stub.until_seen("tasks/get", "ann-1", 1).await;
-                    id
-                })
-            })
-            .join()
-            .unwrap()
-    });
+    let first = site.left_by_earlier(&stub).await;
     assert!(holds(site.0.path(), "theirs"), "the task is in the file");
     assert!(!holds(site.0.path(), "ann-1"), "and the token is not");
 
     let ann = Caller { address: serve(site.start().await).await, token: "ann-2" };
-    // It goes on without one, and is not let in.
-    stub.until_seen("server/discover", "nobody", 1).await;
     stub.ends();
     let bob = ann.with("bob-1");
     bob.ask("tools/list", json!({})).await.unwrap_err();
@@ -649,6 +672,65 @@ async fn after_a_restart_a_task_waits_for_its_owners_next_request_and_goes_on() 
     // The owner's look at the task, or any other request.
     assert_eq!(ann.ended(&first).await, "ann-2");
     assert_eq!(stub.tokens("tools/call"), ["ann-1"], "it was called once");
+}
+
+/// The status message of a task once it is so, as the store has it.
+async fn stored_message(store: &dyn Store, id: &str, is_so: impl Fn(&str) -> bool) -> String {
+    let is_said = async {
+        loop {
+            let task = store.get(id.parse().unwrap()).await.unwrap().unwrap();
+            let message = task.status_message.as_deref().unwrap_or_default().to_owned();
+            if task.status().is_final() || is_so(&message) {
+                return message;
+            }
+            tokio::time::sleep(PACE).await;
+        }
+    };
+    tokio::time::timeout(LONG, is_said).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_whose_token_was_lost_asks_nothing_as_somebody_else() {
+    // It lets in everybody, and who comes without a token is somebody else.
+    let stub = Stub::new(false);
+    stub.0.has_owners.store(true, Ordering::SeqCst);
+    let site = Site::new(&stub).await;
+    let id = site.left_by_earlier(&stub).await;
+    let before = stub.seen().len();
+
+    let store = site.store().await;
+    let ann = Caller { address: serve(site.start_on(store.clone()).await).await, token: "ann-2" };
+    let said = stored_message(&*store, &id, |message| message.contains("waits for the caller's")).await;
+    assert!(said.contains("waits for the caller's next request"), "{said}");
+    assert_eq!(stub.seen().len(), before, "{:?}", stub.seen());
+    stub.ends();
+    assert_eq!(ann.ended(&id).await, "ann-2");
+    assert!(!stub.seen().iter().any(|(_, token, _)| token == "nobody"), "{:?}", stub.seen());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_whose_token_was_lost_can_be_cancelled_at_the_upstream() {
+    let stub = Stub::new(false);
+    let site = Site::new(&stub).await;
+    let id = site.left_by_earlier(&stub).await;
+    let store = site.store().await;
+    let ann = Caller { address: serve(site.start_on(store.clone()).await).await, token: "ann-2" };
+    stored_message(&*store, &id, |message| message.contains("waits for the caller's")).await;
+    ann.ask("tasks/cancel", json!({ "taskId": id })).await.unwrap();
+    stub.until_seen("tasks/cancel", "ann-2", 1).await;
+    stub.ends();
+    ann.until(&id, is_final).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_with_two_headers_is_made_with_none_although_its_owner_had_one_before() {
+    let stub = Stub::new(false);
+    let [ann, _] = in_front(&stub).await;
+    ann.ask("tools/list", json!({})).await.unwrap();
+    let caller = ann.with("ann-1\r\nAuthorization: Bearer ann-2");
+    let id = caller.start("tool").await;
+    assert_eq!(caller.ended(&id).await, "nobody");
+    assert_eq!(stub.tokens("tools/call"), ["nobody"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
