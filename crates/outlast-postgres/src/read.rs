@@ -256,7 +256,7 @@ mod tests {
         FROM generate_series(1, 100000) n";
 
     #[test]
-    fn what_is_ready_is_counted_by_the_indexes_alone_however_the_statement_is_planned() {
+    fn what_is_ready_is_counted_by_the_indexes_however_the_statement_is_planned() {
         run(async {
             let schema = fresh_schema();
             let _store = open(&schema, &still()).await;
@@ -279,8 +279,9 @@ mod tests {
                 };
                 let plan: String = explained.iter().filter_map(line).collect();
                 assert!(!plan.contains("Seq Scan"), "{mode}:\n{plan}");
-                for index in ["Index Only Scan using tasks_by_ready ", "using tasks_by_lease "] {
-                    assert!(plan.contains(index), "{mode}: no {index}in\n{plan}");
+                // By them alone, too, once a vacuum has seen the rows: with an old snapshot somewhere it could not.
+                for index in ["tasks_by_ready", "tasks_by_lease"] {
+                    assert!(plan.contains(index), "{mode}: {index} is not in\n{plan}");
                 }
             }
         });
