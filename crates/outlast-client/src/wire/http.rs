@@ -1,11 +1,11 @@
 //! A connection over Streamable HTTP.
 
-use std::{borrow::Cow, collections::HashMap, io, net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::HashMap, io, net::IpAddr, sync::Arc, time::Duration};
 
-use futures::{StreamExt, stream::BoxStream};
+use futures::stream::BoxStream;
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
+    HeaderName, HeaderValue, Method, StatusCode,
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER},
 };
 use reqwest::{Response, redirect::Policy};
 use rmcp::{
@@ -14,9 +14,8 @@ use rmcp::{
         StreamableHttpClientTransport,
         common::client_side_sse::ExponentialBackoff,
         streamable_http_client::{
-            AuthRequiredError, HttpStatusError, InsufficientScopeError, SseError, StreamableHttpClient,
-            StreamableHttpClientTransportConfig, StreamableHttpError, StreamableHttpPostResponse,
-            StreamableHttpResponseLimits,
+            HttpStatusError, SseError, StreamableHttpClient, StreamableHttpClientTransportConfig,
+            StreamableHttpError, StreamableHttpPostResponse, StreamableHttpResponseLimits,
         },
     },
 };
@@ -30,6 +29,7 @@ use crate::{
 };
 
 use super::{
+    answer::{beginning, challenged, failed, first_bytes, is_type, say_when, text, whole_body},
     asked::{Asked, UnderWay, is_answer_to},
     observed::Observed,
     sse::events,
@@ -64,7 +64,7 @@ const MAX_REDIRECTS: usize = 10;
 /// How many challenges of a server are met for one request.
 const CHALLENGES: usize = 3;
 
-type Error = StreamableHttpError<reqwest::Error>;
+pub(super) type Error = StreamableHttpError<reqwest::Error>;
 
 /// How long a request may take, its answer included: an extension of the request. The connection of one that takes longer is
 /// closed; nothing else would close it, since nothing tells a server that nobody waits for an answer about a task any more.
@@ -533,97 +533,6 @@ fn same_origin() -> Policy {
     })
 }
 
-/// # Errors
-/// When the server asks for authorization.
-fn challenged(response: &Response) -> Result<(), Error> {
-    let Some(challenge) = text(response.headers(), WWW_AUTHENTICATE) else { return Ok(()) };
-    match response.status() {
-        StatusCode::UNAUTHORIZED => Err(StreamableHttpError::AuthRequired(AuthRequiredError::new(challenge))),
-        StatusCode::FORBIDDEN => {
-            let scope = scope(&challenge);
-            Err(StreamableHttpError::InsufficientScope(InsufficientScopeError::new(challenge, scope)))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// The `scope` of a challenge.
-fn scope(challenge: &str) -> Option<String> {
-    let at = challenge.to_ascii_lowercase().find("scope=")? + "scope=".len();
-    let value = &challenge[at..];
-    match value.strip_prefix('"') {
-        Some(quoted) => quoted.split_once('"').map(|(scope, _)| scope.to_owned()),
-        None => value.split([',', ';', ' ']).next().filter(|scope| !scope.is_empty()).map(str::to_owned),
-    }
-}
-
-/// Puts the seconds of a `Retry-After` header where an error says when to try again, if it does not say so itself.
-fn say_when(answer: &mut Value, retry_after: Option<&str>) {
-    let Some(millis) = retry_after
-        .and_then(|text| text.trim().parse::<u64>().ok())
-        .and_then(|seconds| seconds.checked_mul(1_000))
-    else {
-        return;
-    };
-    match answer["error"].get_mut("data") {
-        Some(Value::Object(data)) => {
-            data.entry("retryAfterMs").or_insert_with(|| millis.into());
-        }
-        None => answer["error"]["data"] = json!({"retryAfterMs": millis}),
-        Some(_) => {}
-    }
-}
-
-/// An error without the URL, whose query may hold a key.
-fn failed(error: reqwest::Error) -> Error {
-    StreamableHttpError::Client(error.without_url())
-}
-
-/// # Errors
-/// `ResponseBodyTooLarge` as soon as it is known to be.
-async fn whole_body(response: Response, max_size: usize) -> Result<Vec<u8>, Error> {
-    let too_large = || StreamableHttpError::ResponseBodyTooLarge { max_size };
-    if response.content_length().is_some_and(|length| length > max_size as u64) {
-        return Err(too_large());
-    }
-    let mut body = Vec::new();
-    let mut pieces = response.bytes_stream();
-    while let Some(piece) = pieces.next().await {
-        let piece = piece.map_err(failed)?;
-        if piece.len() > max_size - body.len() {
-            return Err(too_large());
-        }
-        body.extend_from_slice(&piece);
-    }
-    Ok(body)
-}
-
-/// As much of a body as there is, and as is wanted.
-async fn first_bytes(response: Response, max: usize) -> Vec<u8> {
-    let mut body = Vec::new();
-    let mut pieces = response.bytes_stream();
-    while body.len() < max
-        && let Some(Ok(piece)) = pieces.next().await
-    {
-        body.extend_from_slice(&piece[..piece.len().min(max - body.len())]);
-    }
-    body
-}
-
-fn beginning(body: &[u8], max: usize) -> Cow<'_, str> {
-    if body.is_empty() { "<empty>".into() } else { String::from_utf8_lossy(&body[..body.len().min(max)]) }
-}
-
-fn text(headers: &HeaderMap, name: impl http::header::AsHeaderName) -> Option<String> {
-    headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
-}
-
-fn is_type(content_type: Option<&str>, expected: &str) -> bool {
-    content_type
-        .and_then(|value| value.split(';').next())
-        .is_some_and(|essence| essence.trim().eq_ignore_ascii_case(expected))
-}
-
 fn invalid(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what)
 }
@@ -631,13 +540,6 @@ fn invalid(what: String) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_scope_of_a_challenge_is_found_with_quotes_and_without() {
-        assert_eq!(scope(r#"Bearer error="x", Scope="a b", realm="c""#).as_deref(), Some("a b"));
-        assert_eq!(scope("Bearer scope=a,realm=c").as_deref(), Some("a"));
-        assert_eq!([scope("Bearer"), scope("Bearer scope="), scope("Bearer scope=\"a")], [None, None, None]);
-    }
 
     #[test]
     fn this_machine_is_told_from_others() {

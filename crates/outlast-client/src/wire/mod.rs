@@ -1,5 +1,6 @@
 //! The connections to a server: what the SDK's own transports lose of an answer, these keep.
 
+mod answer;
 mod aside;
 mod asked;
 mod child;
