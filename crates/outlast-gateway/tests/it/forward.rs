@@ -709,6 +709,24 @@ async fn work_whose_token_was_lost_asks_nothing_as_somebody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn work_of_another_gateway_goes_on_where_its_owner_comes() {
+    let stub = Stub::new(false);
+    let url = stub.serve().await;
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(SystemClock));
+    let start =
+        || gateway(vec![Upstream::only(Server::http(url.clone())).forward_authorization()], store.clone());
+    // The second has looked at what there is before the first begins anything.
+    let (first, second) = (start().await, start().await);
+    let ann = Caller { address: serve(first.clone()).await, token: "ann-1" };
+    let id = ann.start("slow").await;
+    stub.until_seen("tasks/get", "ann-1", 1).await;
+    first.shutdown().await;
+    stub.ends();
+    let ann = Caller { address: serve(second).await, token: "ann-2" };
+    assert_eq!(ann.ended(&id).await, "ann-2");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn work_whose_token_was_lost_can_be_cancelled_at_the_upstream() {
     let stub = Stub::new(false);
     let site = Site::new(&stub).await;

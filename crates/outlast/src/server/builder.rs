@@ -105,7 +105,7 @@ impl<H: ServerHandler> TaskServerBuilder<H> {
 
     /// The handler takes calls of tools that it does not list, for now or ever: one that stands for other servers cannot
     /// list the tools of those that are down. So the unfinished tasks in the store are taken up whether or not their tool is
-    /// listed.
+    /// listed, and those that another process begins later once their owner asks this one about them.
     pub fn unlisted_tools(mut self) -> Self {
         self.lists_all = false;
         self
@@ -207,6 +207,7 @@ impl<H: ServerHandler> TaskServerBuilder<H> {
             owner: self.owner,
             carries,
             on_task_request: self.on_task_request,
+            lists_all: self.lists_all,
             feed,
         })))
     }

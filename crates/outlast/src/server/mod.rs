@@ -71,6 +71,8 @@ struct Shared<H> {
     owner: Arc<OwnerFn>,
     carries: Arc<[Carry]>,
     on_task_request: Option<Arc<TaskRequestFn>>,
+    /// Whether the handler takes calls of the tools alone that it lists.
+    lists_all: bool,
     feed: Arc<Feed>,
 }
 

@@ -1,6 +1,6 @@
 //! `tasks/get`, `tasks/update` and `tasks/cancel` (S6, S10, S20, S22, S25).
 
-use outlast_core::{Applied, By, Event, Illegal, InputKey, Owner, Payload, Task, TaskId};
+use outlast_core::{Applied, By, Event, Illegal, InputKey, Owner, Payload, Task, TaskId, ToolVersion};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
@@ -32,7 +32,10 @@ impl<H: ServerHandler> TaskServer<H> {
         measure::polled("served");
         let task = self.0.runtime.get(id).await.map_err(|error| wire::store_failed(&error))?;
         match task.filter(|task| self.readable(task, &owner)) {
-            Some(task) => wire::detailed(&task, self.0.runtime.config().clock.now()),
+            Some(task) => {
+                self.serve_tool_of(&task);
+                wire::detailed(&task, self.0.runtime.config().clock.now())
+            }
             None => self.elsewhere(self.0.handler.get_task(request, context)).await,
         }
     }
@@ -50,7 +53,10 @@ impl<H: ServerHandler> TaskServer<H> {
             Some(Event::Answer { key: InputKey::new(&**key).ok()?, answer: Payload::from_value(answer) })
         });
         match self.apply_for(id, By::Owner(owner), answers.collect()).await? {
-            Applied::Applied(_) | Applied::Absorbed(_) => Ok(()),
+            Applied::Applied(task) | Applied::Absorbed(task) => {
+                self.serve_tool_of(&task);
+                Ok(())
+            }
             Applied::Illegal(illegal @ (Illegal::AnswerShape { .. } | Illegal::Limit { .. })) => {
                 Err(ErrorData::invalid_params(format!("{illegal}; no answer was taken"), None))
             }
@@ -70,7 +76,10 @@ impl<H: ServerHandler> TaskServer<H> {
             return self.elsewhere(self.0.handler.cancel_task(request, context)).await;
         };
         match self.apply_for(id, By::Owner(owner), vec![Event::Cancel]).await? {
-            Applied::Applied(_) | Applied::Absorbed(_) => Ok(()),
+            Applied::Applied(task) | Applied::Absorbed(task) => {
+                self.serve_tool_of(&task);
+                Ok(())
+            }
             Applied::Illegal(illegal) => Err(ErrorData::invalid_params(illegal.to_string(), None)),
             Applied::NotFound | Applied::Fenced => {
                 self.elsewhere(self.0.handler.cancel_task(request, context)).await
@@ -126,6 +135,15 @@ impl<H: ServerHandler> TaskServer<H> {
             told(&context.extensions, &outlast_runtime::step_id(id, ""));
         }
         Ok(id.map(|id| (self.owner(&context.extensions), id)))
+    }
+
+    /// Has the task taken up by this process, where the handler takes calls of tools that it does not list: another process may
+    /// have begun it after this one had looked at what there was.
+    fn serve_tool_of(&self, task: &Task) {
+        if !self.0.lists_all && !task.is_final() {
+            let version = self.policy(&task.spec.tool).version_name();
+            self.0.runtime.serve(ToolVersion::new(&*task.spec.tool, version));
+        }
     }
 
     /// A foreign task and one whose time is over look like one that never was (S25).
