@@ -252,6 +252,9 @@ impl Runtime {
             None => false,
         };
         run.end_span(if concluded { outcome } else { "lost" });
+        if !concluded || matches!(outcome, "parked" | "released") {
+            self.serve_again(task);
+        }
         self.forget(run, lease, concluded);
     }
 

@@ -203,15 +203,19 @@ impl Runtime {
         let span = spans::create(&mut new, within);
         let lease =
             want_lease.then(|| LeaseRequest { worker: self.0.worker.clone(), lease: self.0.config.lease });
-        let tool = ToolVersion::new(new.spec.tool.clone(), new.spec.version.clone());
         let creating = repeating(|| self.0.store.create(new.clone(), lease.clone()));
         let created = creating.instrument(span.clone()).await?;
         spans::created(&span, &created);
-        if matches!(created, Created::Created { .. }) {
-            // Not before: a caller may name any tool.
-            self.serve(tool);
+        if let Created::Created { task, token: None } = &created {
+            self.serve_again(task);
         }
         Ok(created)
+    }
+
+    /// A task is to be taken up from the store that this process has had, whether or not its tool is listed. Not for one that
+    /// runs from its creation to its end: callers may name any tool, and each claim names all that are served.
+    pub(crate) fn serve_again(&self, task: &Task) {
+        self.serve(ToolVersion::new(task.spec.tool.clone(), task.spec.version.clone()));
     }
 
     /// Keeps a slot for a task of `owner` that is about to be created, if there is one to begin in at once.

@@ -1,6 +1,12 @@
 //! Work that only waits is unloaded, and comes back.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use outlast_core::{EntryKind, Recovery, Wake};
 use outlast_runtime::{Run, StepOptions};
@@ -233,4 +239,32 @@ async fn a_stop_lets_running_work_end_and_gives_the_rest_back_unblamed() {
     world.worker(tool);
     assert_eq!(world.result(long).await, "done");
     assert_eq!(world.log.said(), ["work", "work"]);
+}
+
+/// Callers may name any tool, and each claim names all that a worker serves.
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_nobody_listed_is_served_where_its_work_waits_and_not_where_it_is_over() {
+    let mut world = World::new();
+    let asks = Arc::new(AtomicBool::new(false));
+    let worker = world.worker({
+        let asks = asks.clone();
+        move |run| {
+            let asks = asks.load(Ordering::Relaxed);
+            async move { if asks { ask(&run, "name").await } else { Ok(json!("done")) } }
+        }
+    });
+    for n in 0..20 {
+        world.spec.tool = format!("made-up-{n}");
+        let id = world.begin(&worker).await;
+        assert_eq!(world.result(id).await, "done");
+    }
+    asks.store(true, Ordering::Relaxed);
+    world.spec.tool = "waits".to_owned();
+    let id = world.begin(&worker).await;
+    world.until_parked(id).await;
+    world.answer(id, "name", "bea").await;
+    assert_eq!(world.result(id).await, "bea");
+    let workers = world.store.workers().await.unwrap();
+    let served: Vec<_> = workers[0].serves.iter().map(|served| &*served.tool).collect();
+    assert_eq!((workers.len(), served), (1, vec!["tool", "waits"]));
 }
