@@ -18,7 +18,7 @@
 //! `WWW-Authenticate` header that says why and where the server's metadata is (RFC 6750, RFC 9728), so that a standard client
 //! finds its way to the issuer. A task belongs to the principal that created it, and is not there for any other.
 //!
-//! - [`Bearer`]: tokens in a file, each with the name of its bearer. A token can be exchanged for another without its
+//! - [`Bearer`]: tokens in a file ([`Bearer::from_file`]), each with the name of its bearer. A token can be exchanged for another without its
 //!   bearer's losing their tasks.
 //! - [`Jwt`]: signed tokens of an issuer. The principal is issuer and subject together.
 //! - [`Authenticate`]: anything else.

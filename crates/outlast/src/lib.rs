@@ -33,7 +33,9 @@
 //!
 //! What happens is counted and timed through the facade [`metrics`](https://docs.rs/metrics): install the recorder of your
 //! choice, such as `metrics-exporter-prometheus`, before the store is opened, and tell it the help texts with
-//! [`describe_metrics`]. Without a recorder it costs next to nothing. Times are in seconds.
+//! [`describe_metrics`]. Without a recorder it costs next to nothing. Times are in seconds; of that exporter they are
+//! histograms where it is given buckets (`set_buckets_for_metric`), and it wants its `run_upkeep` called now and then where nobody
+//! scrapes.
 //!
 //! | metric | labels | |
 //! |---|---|---|
@@ -63,8 +65,9 @@
 //! shortened, because who knows a whole one may read its task; arguments, answers and results do not appear.
 //!
 //! A task has its place in the trace of its caller, who sends it in `_meta.traceparent` (SEP-414) or as the HTTP header of that
-//! name. With the feature `opentelemetry`, and a layer of `tracing-opentelemetry` in the subscriber, all spans of a task are one
-//! trace, over restarts and over all processes that work on it: `create` is part of the caller's trace, or begins one, and
+//! name. With the feature `opentelemetry`, and a layer of `tracing-opentelemetry` 0.34 in the subscriber (that of another version
+//! is not found), all spans of a task are one trace, over restarts and over all processes that work on it: `create` is part of the
+//! caller's trace, or begins one, and
 //! everything later is part of `create`. [`join_trace`] and [`place_in_trace`] do the same for spans of your own.
 //!
 //! # Logs
