@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::{Value, json};
 use support::{
-    Caller, Http, PACE, PATIENCE, Pipes, Place, outlast,
+    Caller, Http, Pipes, Place, outlast,
     plain::{self, deeds, let_go},
     text, works,
 };
@@ -35,22 +35,17 @@ fn gateway(place: &Place, args: &[&str]) -> Command {
 
 /// The same in front of the plain server, over HTTP.
 fn in_front(place: &Place, args: &[&str]) -> Http {
-    let mut command = gateway(place, &["--listen", "127.0.0.1:0"]);
-    command.args(args).arg("--").args(plain::command("plain_server"));
-    Http::run(command)
+    Http::run(plain::gateway(place, &[&["--listen", "127.0.0.1:0"], args].concat()))
 }
 
 /// Waits until `done` says so of what the plain server did.
 fn until(place: &Place, done: impl Fn(&[String]) -> bool) -> Vec<String> {
-    let tries = PATIENCE.as_millis() / PACE.as_millis();
-    for _ in 0..tries {
-        let deeds = deeds(place);
-        if done(&deeds) {
-            return deeds;
-        }
-        thread::sleep(PACE);
-    }
-    panic!("it never came so far: {:?}", deeds(place));
+    let mut did = Vec::new();
+    support::until("what the plain server was to do", || {
+        did = deeds(place);
+        done(&did)
+    });
+    did
 }
 
 fn has(deeds: &[String], deed: &str) -> bool {
@@ -307,12 +302,7 @@ fn the_server_ends_with_the_gateway_however_that_ends() {
     let second = pid();
     assert!(first != second && is_alive(&second));
     gateway.server.kill();
-    let tries = PATIENCE.as_millis() / PACE.as_millis();
-    let gone = (0..tries).any(|_| {
-        thread::sleep(PACE);
-        !is_alive(&second)
-    });
-    assert!(gone, "its input was closed");
+    support::until("the end of the server whose input was closed", || !is_alive(&second));
 }
 
 #[test]

@@ -8,11 +8,10 @@ use std::{
     fs,
     io::{Read, Write},
     net::TcpStream,
-    process::{Command, Output},
 };
 
 use serde_json::{Value, json};
-use support::{Http, Place, outlast, plain, text};
+use support::{Http, Place, person, plain, text, until};
 
 /// The process behind the gateways of these tests.
 #[test]
@@ -34,15 +33,8 @@ fn issued(name: &str) -> String {
     tokens[name].as_str().unwrap().to_owned()
 }
 
-fn gateway(place: &Place, args: &[&str]) -> Command {
-    let mut command = outlast();
-    command.current_dir(place.path()).env(plain::FOLDER, place.path()).arg("gateway").args(args);
-    command.arg("--").args(plain::command("plain_server"));
-    command
-}
-
 fn refuses(place: &Place, args: &[&str]) -> String {
-    let output = gateway(place, args).output().unwrap();
+    let output = plain::gateway(place, args).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "it wrote {}", text(&output.stdout));
     text(&output.stderr)
 }
@@ -51,17 +43,7 @@ fn refuses(place: &Place, args: &[&str]) -> String {
 fn with_issuer(place: &Place) -> Http {
     fs::write(place.path().join("keys.json"), KEYS).unwrap();
     let jwt = ["--auth", "jwt", "--issuer", ISSUER, "--audience", RESOURCE, "--keys-file", "keys.json"];
-    Http::run(gateway(place, &[&["--listen", "127.0.0.1:0", "--start", "now"], &jwt[..]].concat()))
-}
-
-/// Runs `outlast` as a person who has this token.
-fn person(place: &Place, token: &str, args: &[&str]) -> Output {
-    let mut command = outlast();
-    command
-        .current_dir(place.path())
-        .env("TOKEN", token)
-        .env("OUTLAST_HANDLES", place.path().join("handles"));
-    command.args(args).args(["--token-env", "TOKEN"]).output().unwrap()
+    Http::run(plain::gateway(place, &[&["--listen", "127.0.0.1:0", "--start", "now"], &jwt[..]].concat()))
 }
 
 /// The answer to a request without a body, as it is.
@@ -78,7 +60,8 @@ fn raw(gateway: &Http, path: &str, more: &str) -> String {
 fn a_bearer_of_a_token_in_the_file_may_call_and_nobody_else() {
     let place = Place::new(&[]);
     fs::write(place.path().join("tokens"), "ann ann-has-this-token\n").unwrap();
-    let gateway = Http::run(gateway(&place, &["--listen", "127.0.0.1:0", "--auth", "bearer-file", "tokens"]));
+    let gateway =
+        Http::run(plain::gateway(&place, &["--listen", "127.0.0.1:0", "--auth", "bearer-file", "tokens"]));
     assert!(gateway.banner.contains("whoever shows a token"), "{}", gateway.banner);
     assert!(gateway.banner.contains("NAME=VALUE --token-env VAR"), "{}", gateway.banner);
     let url = format!("http://{}/mcp", gateway.address);
@@ -95,13 +78,7 @@ fn a_bearer_of_a_token_in_the_file_may_call_and_nobody_else() {
     // A new token for the same person, without a restart.
     fs::write(place.path().join("tokens"), "ann ann-has-this-token\nann ann-has-another-token\n").unwrap();
     let renewed = || person(&place, "ann-has-another-token", &["call", &url, "quick"]).status.success();
-    assert!((0..100).any(|_| {
-        let good = renewed();
-        if !good {
-            std::thread::sleep(support::PACE);
-        }
-        good
-    }));
+    until("the new token is good", renewed);
 }
 
 #[test]
@@ -152,7 +129,7 @@ fn an_address_that_others_can_reach_needs_access_control_or_two_words() {
     assert!(refusal.contains("auth = \"none\""), "{refusal}");
     assert!(!place.path().join("outlast-gateway.db").exists(), "nothing was begun");
 
-    let gateway_at = |more: &[&str]| Http::run(gateway(&place, &[&open[..], more].concat()));
+    let gateway_at = |more: &[&str]| Http::run(plain::gateway(&place, &[&open[..], more].concat()));
     let anybody = gateway_at(&["--auth", "none", "--open-to-anyone"]);
     assert!(anybody.banner.contains("anybody who reaches it"), "{}", anybody.banner);
     drop(anybody);
@@ -202,7 +179,7 @@ fn what_does_not_go_together_is_refused_with_what_is_missing() {
 fn a_check_says_that_nobody_could_call() {
     let place = Place::new(&[]);
     let jwt = ["--auth", "jwt", "--issuer", ISSUER, "--audience", RESOURCE, "--keys-file", "keys.json"];
-    let check = |auth: &[&str]| gateway(&place, &[&["--check"], auth].concat()).output().unwrap();
+    let check = |auth: &[&str]| plain::gateway(&place, &[&["--check"], auth].concat()).output().unwrap();
     for (auth, why) in
         [(&jwt[..], "keys of the issuer"), (&["--auth", "bearer-file", "tokens"], "cannot read the tokens")]
     {

@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::{Value, json};
 use support::{
-    Caller, Http, PATIENCE, Place, outlast,
+    Caller, Http, PATIENCE, Place,
     page::{self, ask},
     plain, text,
 };
@@ -30,15 +30,8 @@ fn plain_server() {
 const TOKEN: &str = "an-admin-token-that-was-set";
 
 fn gateway(place: &Place, args: &[&str]) -> Command {
-    let mut command = outlast();
-    command.current_dir(place.path()).env(plain::FOLDER, place.path());
-    command.args(["gateway", "--listen", "127.0.0.1:0", "--start", "now"]);
-    if !args.contains(&"--admin") {
-        command.args(["--admin", "127.0.0.1:0"]);
-    }
-    command.args(args);
-    command.arg("--").args(plain::command("plain_server"));
-    command
+    let page: &[&str] = if args.contains(&"--admin") { &[] } else { &["--admin", "127.0.0.1:0"] };
+    plain::gateway(place, &[&["--listen", "127.0.0.1:0", "--start", "now"], page, args].concat())
 }
 
 fn refuses(mut gateway: Command) -> String {

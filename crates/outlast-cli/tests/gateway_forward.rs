@@ -8,7 +8,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
-    process::{Command, Output},
+    process::Command,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -17,7 +17,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use support::{Http, PACE, PATIENCE, Place, outlast, text};
+use support::{Http, Place, outlast, person, text, until};
 
 const ANN: &str = "ann-has-this-token";
 const ANNS_NEXT: &str = "ann-has-another-token";
@@ -150,26 +150,6 @@ fn in_front(place: &Place, url: &str) -> Http {
         command.env("RUST_LOG", "debug").stderr(log);
         command
     })
-}
-
-fn person(place: &Place, token: &str, args: &[&str]) -> Output {
-    let mut command = outlast();
-    command
-        .current_dir(place.path())
-        .env("TOKEN", token)
-        .env("OUTLAST_HANDLES", place.path().join("handles"));
-    command.args(args).args(["--token-env", "TOKEN"]).output().unwrap()
-}
-
-/// Waits until something is so.
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    for _ in 0..PATIENCE.as_millis() / PACE.as_millis() {
-        if is_so() {
-            return;
-        }
-        thread::sleep(PACE);
-    }
-    panic!("it never came: {what}");
 }
 
 #[test]

@@ -36,12 +36,7 @@ fn plain_server() {
 }
 
 fn gateway(place: &Place, args: &[&str]) -> Command {
-    let mut command = outlast();
-    command.current_dir(place.path()).env(plain::FOLDER, place.path());
-    command.args(["gateway", "--listen", "127.0.0.1:0", "--start", "now"]);
-    command.args(args);
-    command.arg("--").args(plain::command("plain_server"));
-    command
+    plain::gateway(place, &[&["--listen", "127.0.0.1:0", "--start", "now"], args].concat())
 }
 
 /// What a store holds: tasks by tool and status, and journal entries by kind.

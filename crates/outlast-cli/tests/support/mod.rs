@@ -56,6 +56,27 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("it is text")
 }
 
+/// Runs `outlast` as a person who has this token.
+pub(crate) fn person(place: &Place, token: &str, args: &[&str]) -> Output {
+    let mut command = outlast();
+    command
+        .current_dir(place.path())
+        .env("TOKEN", token)
+        .env("OUTLAST_HANDLES", place.path().join("handles"));
+    command.args(args).args(["--token-env", "TOKEN"]).output().unwrap()
+}
+
+/// Waits until something is so.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..PATIENCE.as_millis() / PACE.as_millis() {
+        if is_so() {
+            return;
+        }
+        thread::sleep(PACE);
+    }
+    panic!("it never came: {what}");
+}
+
 /// A folder for a server to run in, with some files in a folder inside.
 pub(crate) struct Place(TempDir);
 

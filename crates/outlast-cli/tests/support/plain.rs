@@ -5,12 +5,13 @@ use std::{
     fs::{self, OpenOptions},
     io::Write,
     path::{Path, PathBuf},
+    process::Command,
     thread,
 };
 
 use serde_json::{Value, json};
 
-use super::{PACE, Place};
+use super::{PACE, Place, outlast};
 
 /// Tells the process where its files are, and that it is the server.
 pub(crate) const FOLDER: &str = "TEST_PLAIN_SERVER";
@@ -21,6 +22,14 @@ pub(crate) const BROKEN: &str = "TEST_PLAIN_SERVER_BROKEN";
 pub(crate) fn command(name: &str) -> Vec<String> {
     let binary = std::env::current_exe().unwrap().to_str().unwrap().to_owned();
     [&*binary, name, "--exact", "--ignored", "--nocapture", "--test-threads=1"].map(str::to_owned).to_vec()
+}
+
+/// `outlast gateway` in the folder, in front of the server, for the test `plain_server` that calls [`serve`].
+pub(crate) fn gateway(place: &Place, args: &[&str]) -> Command {
+    let mut gateway = outlast();
+    gateway.current_dir(place.path()).env(FOLDER, place.path()).arg("gateway").args(args);
+    gateway.arg("--").args(command("plain_server"));
+    gateway
 }
 
 /// What the server did, line by line: `start PID`, `call TOOL`, `cancelled`.
