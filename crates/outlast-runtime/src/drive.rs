@@ -11,7 +11,9 @@ use tokio::{task::JoinHandle, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Ended, Round, Run, Runtime, lock,
+    Ended, Round, Run, Runtime,
+    ending::Ending,
+    lock,
     run::{Lease, answer},
     spans,
 };
@@ -100,9 +102,9 @@ impl Runtime {
         // One that is a task now goes on.
         match &begun {
             Inline::Task(_) => {}
-            Inline::Ended(_) => run.end_span("inline"),
-            Inline::NotCreated(_) | Inline::Failed(_) => run.end_span("refused"),
-            Inline::CallerLeft => run.end_span("caller_left"),
+            Inline::Ended(_) => run.end_span(Ending::Inline),
+            Inline::NotCreated(_) | Inline::Failed(_) => run.end_span(Ending::Refused),
+            Inline::CallerLeft => run.end_span(Ending::CallerLeft),
         }
         begun
     }
@@ -152,9 +154,9 @@ impl Runtime {
                 } else if let Some(ended) = ended {
                     // The process stops, and nothing is left to do but to say how it ended.
                     let events = self.rounds(run, async { ended }).await;
-                    let outcome = spans::outcome(&events);
+                    let ending = Ending::of(&events);
                     self.conclude(run, &lease, events).await;
-                    run.end_span(outcome);
+                    run.end_span(ending);
                     run.gone().cancel();
                 } else {
                     self.turn_away(run, &lease, true).await;
@@ -163,7 +165,7 @@ impl Runtime {
             }
             // A process that may create and not run: another one begins it anew.
             Ok(Created::Created { task, token: None }) => {
-                run.end_span("released");
+                run.end_span(Ending::Released);
                 run.gone().cancel();
                 return Inline::Task(Box::new(task));
             }
@@ -193,7 +195,7 @@ impl Runtime {
 
     /// Gives a task back that was leased while the runtime was on its way out.
     pub(crate) async fn turn_away(&self, run: &Run, lease: &Lease, began: bool) {
-        run.end_span("released");
+        run.end_span(Ending::Released);
         run.gone().cancel();
         self.release(lease, began).await;
     }
@@ -228,34 +230,30 @@ impl Runtime {
             () = deadline(task, lease) => Some(End::Over(vec![Event::PassDeadline])),
             still = self.wants_to_park(run, lease) => Some(End::Parks(still)),
         };
-        let mut outcome = "lost";
-        let concluded = match end {
+        let ending = match end {
             Some(End::Over(events)) => {
                 run.set_ended();
-                outcome = spans::outcome(&events);
+                let ending = Ending::of(&events);
                 tokio::select! {
                     biased;
-                    () = run.gone().cancelled() => false,
-                    () = self.conclude(run, lease, events) => true,
+                    () = run.gone().cancelled() => Ending::Lost,
+                    () = self.conclude(run, lease, events) => ending,
                 }
             }
             Some(End::Parks(still)) => {
                 tokio::select! {
                     biased;
-                    () = run.gone().cancelled() => false,
-                    parked = self.park(run, lease, &still) => {
-                        outcome = "parked";
-                        parked
-                    }
+                    () = run.gone().cancelled() => Ending::Lost,
+                    parked = self.park(run, lease, &still) => if parked { Ending::Parked } else { Ending::Lost },
                 }
             }
-            None => false,
+            None => Ending::Lost,
         };
-        run.end_span(if concluded { outcome } else { "lost" });
-        if !concluded || matches!(outcome, "parked" | "released") {
+        run.end_span(ending);
+        if ending.leaves_work() {
             self.serve_again(task);
         }
-        self.forget(run, lease, concluded);
+        self.forget(run, lease, ending != Ending::Lost);
     }
 
     /// An attempt is over: what it holds is let go.

@@ -6,7 +6,7 @@ use outlast_core::{Applied, By, Event, Held, Hint, Renewal, StoreError};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Run, Runtime, lock, run::Lease};
+use crate::{Run, Runtime, ending::Ending, lock, run::Lease};
 
 /// How many tasks one sweep may change: a small write that stalls nobody.
 const SWEEP: u32 = 50;
@@ -170,7 +170,7 @@ impl Runtime {
     /// Gives a task back to the store, for another process or the next start of this one.
     pub(crate) async fn give_back(&self, run: &Run) {
         let began = !run.is_in_line();
-        run.end_span("released");
+        run.end_span(Ending::Released);
         run.gone().cancel();
         let Some(lease) = run.lease() else { return };
         self.release(lease, began).await;

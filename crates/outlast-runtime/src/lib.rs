@@ -12,6 +12,7 @@ mod backoff;
 mod clock;
 mod config;
 mod drive;
+mod ending;
 mod housekeeping;
 mod in_flight;
 mod journal;

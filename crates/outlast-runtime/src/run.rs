@@ -29,8 +29,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
 use crate::{
-    activity::Activity, clock::Stopwatch, in_flight::InFlight, lock, measure::RUN_SECONDS, runtime::Inner,
-    seen::Seen,
+    activity::Activity, clock::Stopwatch, ending::Ending, in_flight::InFlight, lock, measure::RUN_SECONDS,
+    runtime::Inner, seen::Seen,
 };
 
 /// A loaded task and the lease that this process holds on it.
@@ -242,11 +242,12 @@ impl Run {
     }
 
     /// The attempt is over, and its first word on that counts: whoever kept a clone of it does not keep its span open.
-    pub(crate) fn end_span(&self, outcome: &'static str) {
+    pub(crate) fn end_span(&self, ending: Ending) {
         if self.0.told_end.swap(true, Ordering::Relaxed) {
             return;
         }
         let span = std::mem::replace(&mut *lock(&self.0.span), Span::none());
+        let outcome = ending.as_str();
         span.record("outcome", outcome);
         histogram!(RUN_SECONDS, "outcome" => outcome).record(self.0.began.elapsed());
     }

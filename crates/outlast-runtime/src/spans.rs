@@ -152,18 +152,6 @@ fn is_elsewhere(span: &Span, attempt: &Span) -> bool {
     place_in_trace(span).is_none_or(|place| place.trace != own.trace)
 }
 
-/// How an attempt ends that writes these events.
-pub(crate) fn outcome(events: &[Event]) -> &'static str {
-    let end = events.iter().find_map(|event| match event {
-        Event::Complete(_) => Some("completed"),
-        Event::Fail(_) | Event::PassDeadline => Some("failed"),
-        Event::ConfirmCancel => Some("cancelled"),
-        Event::Park { .. } => Some("parked"),
-        _ => None,
-    });
-    end.unwrap_or("released")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
